@@ -1,0 +1,5 @@
+"""Configuration: what a config field is, and (later) YAML and flags to frozen dataclasses."""
+
+from ponente.config.fields import Kind, execution, observation
+
+__all__ = ["Kind", "execution", "observation"]

@@ -1,0 +1,1 @@
+"""The nouns on disk: places, volumes, the numbered log, document shards, records."""

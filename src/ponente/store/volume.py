@@ -1,0 +1,352 @@
+"""Where bytes live, and the few things that may be done to them.
+
+A volume reads, lists, removes, and makes things visible in three ways: `create` (exclusively: the one primitive of
+coordination), `replace` (whole or not at all) and publishing a file or folder that was written in private. Nothing here
+can leave a torn file under a name that a reader looks at. Local disk and memory:// today; a bucket needs only
+`create`, because a folder may be published by an exclusively created pointer, as MemoryVolume does it.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from ponente.store.paths import basename, join, parent, protocol_of, relative
+
+PRIVATE_MARK = ".part-"  # what is not published yet lies under a name that starts so
+_POINTER = ".at"
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_no_space(error: BaseException) -> bool:
+    """Whether `error`, or what caused it, says that the disk or quota is full."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, OSError) and link.errno in _NO_SPACE:
+            return True
+        link = link.__cause__ or link.__context__
+    return False
+
+
+class Volume(Protocol):
+    """The operations that rooms may use on a place; paths are absolute (`store.paths.absolute`)."""
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a file; FileNotFoundError where there is none."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, unsorted; none where it does not exist."""
+
+    def make_folder(self, folder: str) -> None: ...
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Makes a file with these bytes unless one is there: True for exactly one of all that try."""
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Makes a file with these bytes; a reader sees the old or the new ones, whole."""
+
+    def publish_file(self, private: str, path: str) -> bool:
+        """Makes a privately written file visible unless one is there; False, and the private one goes, if so."""
+
+    def publish_folder(self, private: str, path: str) -> bool:
+        """Makes a privately written folder visible, whole, unless one is there."""
+
+    def published_folder(self, path: str) -> str | None:
+        """Where the files of a published folder lie, or None while it is not published."""
+
+    def sync(self, path: str) -> None:
+        """Returns when what was written below `path` would survive a loss of power."""
+
+    def remove(self, path: str) -> None:
+        """Removes a file or a folder with all below it; nothing happens where there is none."""
+
+    def is_shared(self) -> bool:
+        """Whether other processes see this volume."""
+
+
+def private_path(path: str) -> str:
+    """A fresh private place beside `path`, with the same last name, to be published there later."""
+    return f"{parent(path)}/{PRIVATE_MARK}{secrets.token_hex(6)}/{basename(path)}"
+
+
+class LocalVolume:
+    """Local disk (or anything mounted that has hard links and atomic rename)."""
+
+    def read(self, path: str) -> bytes:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            data = os.read(descriptor, 1 << 16)
+            if len(data) < 1 << 16:
+                return data
+            chunks = [data]
+            while data := os.read(descriptor, 1 << 20):
+                chunks.append(data)
+            return b"".join(chunks)
+        finally:
+            os.close(descriptor)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        return os.path.getsize(path)
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def make_folder(self, folder: str) -> None:
+        os.makedirs(folder, exist_ok=True)
+
+    def create(self, path: str, data: bytes) -> bool:
+        private = self._write_private(path, data)
+        try:
+            os.link(private, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                raise OSError(
+                    error.errno,
+                    f"{parent(path)} is on a filesystem without hard links, which exclusive create needs; "
+                    "choose a --prefix on another disk",
+                ) from error
+            raise
+        finally:
+            os.unlink(private)
+        return True
+
+    def replace(self, path: str, data: bytes) -> None:
+        private = self._write_private(path, data)
+        try:
+            os.replace(private, path)
+        except BaseException:
+            os.unlink(private)
+            raise
+
+    def publish_file(self, private: str, path: str) -> bool:
+        _sync_one(private)
+        try:
+            os.link(private, path)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(private)
+            self._drop_private_folder(private)
+        return True
+
+    def publish_folder(self, private: str, path: str) -> bool:
+        self.sync(private)
+        try:
+            os.rename(private, path)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
+            shutil.rmtree(private)
+            return False
+        finally:
+            self._drop_private_folder(private)
+        return True
+
+    def published_folder(self, path: str) -> str | None:
+        return path if os.path.isdir(path) else None
+
+    def sync(self, path: str) -> None:
+        if os.path.isfile(path):
+            _sync_one(path)
+        for folder, _, files in os.walk(path):
+            for name in files:
+                if not os.path.islink(whole := os.path.join(folder, name)):
+                    _sync_one(whole)
+
+    def remove(self, path: str) -> None:
+        try:
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+        except FileNotFoundError:
+            return
+
+    def is_shared(self) -> bool:
+        return True
+
+    def _write_private(self, path: str, data: bytes) -> str:
+        folder = os.path.dirname(path)
+        private = f"{folder}/{PRIVATE_MARK}{secrets.token_hex(6)}"
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+        try:
+            descriptor = os.open(private, flags, 0o666)
+        except FileNotFoundError:
+            os.makedirs(folder, exist_ok=True)
+            descriptor = os.open(private, flags, 0o666)
+        try:
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except BaseException:
+            os.unlink(private)
+            raise
+        return private
+
+    def _drop_private_folder(self, private: str) -> None:
+        folder = os.path.dirname(private)
+        if basename(folder).startswith(PRIVATE_MARK):
+            with contextlib.suppress(OSError):  # not empty: a writer left something beside; it stays private
+                os.rmdir(folder)
+
+
+def _sync_one(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class MemoryVolume:
+    """fsspec's memory://: this process only. Folders are published by pointer, as on a bucket."""
+
+    _lock = threading.RLock()
+
+    def __init__(self) -> None:
+        import fsspec
+
+        self._fs = fsspec.filesystem("memory")
+
+    def read(self, path: str) -> bytes:
+        data: bytes = self._fs.cat_file(path)
+        return data
+
+    def exists(self, path: str) -> bool:
+        return bool(self._fs.exists(path))
+
+    def size(self, path: str) -> int:
+        return int(self._fs.size(path))
+
+    def names(self, folder: str) -> list[str]:
+        with self._lock:
+            try:
+                return [basename(name) for name in self._fs.ls(folder, detail=False)]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def make_folder(self, folder: str) -> None:
+        with self._lock:
+            self._fs.makedirs(folder, exist_ok=True)
+
+    def create(self, path: str, data: bytes) -> bool:
+        with self._lock:
+            if self._fs.exists(path):
+                return False
+            self._fs.pipe_file(path, data)
+            return True
+
+    def replace(self, path: str, data: bytes) -> None:
+        with self._lock:
+            self._fs.pipe_file(path, data)
+
+    def publish_file(self, private: str, path: str) -> bool:
+        with self._lock:
+            created = not self._fs.exists(path)
+            if created:
+                self._fs.mv(private, path)
+            self._fs.rm(parent(private), recursive=True)
+            return created
+
+    def publish_folder(self, private: str, path: str) -> bool:
+        pointer = relative(private, parent(path))
+        if pointer is None:
+            raise ValueError(f"found {private}, which is not beside {path}; use store.volume.private_path")
+        with self._lock:
+            self.make_folder(private)
+            created = self.create(join(path, _POINTER), pointer.encode())
+            if not created:
+                self.remove(parent(private))
+            return created
+
+    def published_folder(self, path: str) -> str | None:
+        pointer = join(path, _POINTER)
+        if not self.exists(pointer):
+            return None
+        return join(parent(path), self.read(pointer).decode())
+
+    def sync(self, path: str) -> None:
+        return None
+
+    def remove(self, path: str) -> None:
+        with self._lock:
+            if self._fs.exists(path):
+                self._fs.rm(path, recursive=True)
+
+    def is_shared(self) -> bool:
+        return False
+
+
+_FACTORIES: dict[str, Callable[[], Volume]] = {"file": LocalVolume, "memory": MemoryVolume}
+_VOLUMES: dict[str, Volume] = {}
+
+
+def register_volume(protocol: str, factory: Callable[[], Volume]) -> None:
+    """Teaches the store another protocol."""
+    _FACTORIES[protocol] = factory
+    _VOLUMES.pop(protocol, None)
+
+
+def volume_of(path: str) -> Volume:
+    """The volume that holds `path`."""
+    protocol = protocol_of(path)
+    if protocol not in _VOLUMES:
+        if protocol not in _FACTORIES:
+            known = ", ".join(sorted(_FACTORIES))
+            raise ValueError(f"found {path}, whose protocol {protocol}:// cannot hold a graph; needed one of: {known}")
+        _VOLUMES[protocol] = _FACTORIES[protocol]()
+    return _VOLUMES[protocol]
+
+
+@contextmanager
+def publishing(path: str) -> Iterator[str]:
+    """Gives a private place to write one file to, and publishes it at `path` when the block ends well.
+
+    Nothing is seen at `path` before, nor ever if the block raises. A file that is already at `path` stays.
+
+    Example:
+        with publishing("/data/00000.parquet") as private:
+            pq.write_table(table, private)
+    """
+    volume, private = volume_of(path), private_path(path)
+    volume.make_folder(parent(private))
+    try:
+        yield private
+        volume.publish_file(private, path)
+    except BaseException:
+        volume.remove(parent(private))
+        raise
+
+
+@contextmanager
+def publishing_folder(path: str) -> Iterator[str]:
+    """Like `publishing`, for a folder; read it back through `volume_of(path).published_folder(path)`."""
+    volume, private = volume_of(path), private_path(path)
+    volume.make_folder(private)
+    try:
+        yield private
+        volume.publish_folder(private, path)
+    except BaseException:
+        volume.remove(parent(private))
+        raise
