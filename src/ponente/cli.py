@@ -1,1 +1,155 @@
-def main() -> None: ...
+"""The command `ponente`: a thin layer that parses, calls a room, and prints.
+
+Rooms are imported inside functions, so that `ponente --help` is quick.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+Command = Callable[[argparse.Namespace, list[str]], int]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command line; exits with its code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options = build_parser().parse_args(arguments)
+    try:
+        code = options.command(options, arguments)
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        if os.environ.get("PONENTE_TRACEBACK"):
+            raise
+        print(f"ponente: {error}", file=sys.stderr)
+        code = 2
+    sys.exit(code)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    from ponente.executor.options import add_options
+
+    parser = argparse.ArgumentParser(
+        prog="ponente", description="Language models in the open, as one reproducible graph of Python steps."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, command, summary in (
+        ("plan", _plan, "print what a script would run, why, and what it would cost; run and write nothing"),
+        ("run", _run, "run a script's steps, as `python SCRIPT` does"),
+    ):
+        sub = _add(commands, name, command, summary)
+        sub.add_argument("script", help="an experiment: a Python file that calls executor_main")
+        add_options(sub)
+
+    status = _add(commands, "status", _status, "show a run: live in a terminal, as plain lines elsewhere")
+    status.add_argument("run", nargs="?", help="a run's name (default: the newest)")
+    status.add_argument(
+        "--follow", action="store_true", help="outside a terminal too, print changes until the run ends"
+    )
+    status.add_argument("--once", action="store_true", help="in a terminal too, print plain lines once")
+
+    why = _add(commands, "why", _why, "say what state a step is in and which fields changed since it last differed")
+    why.add_argument("step", help="a step: its name, the end of its name, name-hash, or folder")
+
+    diff = _add(commands, "diff", _diff, "name every field in which two steps (or all steps of two runs) differ")
+    diff.add_argument("first", help="a step or a run")
+    diff.add_argument("second", help="a step or a run")
+
+    adopt = _add(commands, "adopt", _adopt, "record that an old step's result is also a new step's")
+    adopt.add_argument("old", help="a committed step")
+    adopt.add_argument("new", help="the step that is to have its result")
+    adopt.add_argument("--reason", required=True, help="why the two are equivalent")
+
+    for sub in (status, why, diff, adopt):
+        sub.add_argument("--prefix", help="where outputs and records are (else PONENTE_PREFIX, else ./ponente-runs)")
+    for sub in (why, diff, adopt):
+        sub.add_argument("--script", help="an experiment whose steps may be named although they have not run yet")
+    return parser
+
+
+def _add(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, command: Command, summary: str
+) -> argparse.ArgumentParser:
+    sub: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+    sub.set_defaults(command=command)
+    return sub
+
+
+def _plan(options: argparse.Namespace, arguments: list[str]) -> int:
+    return _run_script(options.script, [*_without(arguments[1:], options.script), "--dry_run"])
+
+
+def _run(options: argparse.Namespace, arguments: list[str]) -> int:
+    return _run_script(options.script, _without(arguments[1:], options.script))
+
+
+def _run_script(script: str, arguments: list[str]) -> int:
+    from ponente.executor.main import run_script
+
+    run_script(script, arguments)
+    return 0
+
+
+def _without(arguments: list[str], script: str) -> list[str]:
+    position = arguments.index(script)
+    return arguments[:position] + arguments[position + 1 :]
+
+
+def _status(options: argparse.Namespace, arguments: list[str]) -> int:
+    from ponente.executor.status import Phase, status_of
+    from ponente.store.paths import resolve_prefix
+
+    prefix = resolve_prefix(options.prefix)
+    status = status_of(prefix, options.run)
+    run = status.manifest.run
+    if sys.stdout.isatty() and not options.once:
+        from ponente.executor.live import follow
+
+        status = follow(lambda: status_of(prefix, run))
+    else:
+        _print_status(prefix, run, follow=options.follow)
+        status = status_of(prefix, run)
+    return 1 if status.count(Phase.FAILED) else 0
+
+
+def _print_status(prefix: str, run: str, *, follow: bool) -> None:
+    from ponente.executor.status import status_of
+
+    printed: dict[str, str] = {}
+    while True:
+        status = status_of(prefix, run)
+        for step in status.steps:
+            if printed.get(step.name) != str(step):
+                printed[step.name] = str(step)
+                print(step, flush=True)
+        if not (follow and status.is_running):
+            print(status.headline, flush=True)
+            return
+        time.sleep(0.5)
+
+
+def _why(options: argparse.Namespace, arguments: list[str]) -> int:
+    from ponente.executor.inquiry import inquire
+
+    print(inquire(options.prefix, options.script).why(options.step), end="")
+    return 0
+
+
+def _diff(options: argparse.Namespace, arguments: list[str]) -> int:
+    from ponente.executor.inquiry import inquire
+
+    print(inquire(options.prefix, options.script).diff(options.first, options.second), end="")
+    return 0
+
+
+def _adopt(options: argparse.Namespace, arguments: list[str]) -> int:
+    from ponente.executor.inquiry import inquire
+
+    print(inquire(options.prefix, options.script).adopt(options.old, options.new, options.reason), end="")
+    return 0

@@ -1,0 +1,16 @@
+"""Where work runs: resources, launchers, sharded maps. Local processes; Ray comes later, in a room of its own."""
+
+from ponente.cluster.context import report_progress
+from ponente.cluster.resources import CpuOnly, GpuConfig, Resources, TpuPodConfig
+from ponente.cluster.shards import PoisonShardError, ShardMap, map_shards
+
+__all__ = [
+    "CpuOnly",
+    "GpuConfig",
+    "PoisonShardError",
+    "Resources",
+    "ShardMap",
+    "TpuPodConfig",
+    "map_shards",
+    "report_progress",
+]

@@ -1,0 +1,33 @@
+"""The graph of steps: identity, plan, claim and commit, run. Knows nothing about language models."""
+
+from ponente.executor.estimate import Estimate, RateCard
+from ponente.executor.main import executor_main, plan_steps, run_steps
+from ponente.executor.options import ExecutorOptions, RefusedError
+from ponente.executor.step import (
+    ExecutorStep,
+    Retries,
+    output_path_of,
+    step_type,
+    this_output_path,
+    this_state_path,
+    versioned,
+)
+from ponente.executor.summary import Summary
+
+__all__ = [
+    "Estimate",
+    "ExecutorOptions",
+    "ExecutorStep",
+    "RateCard",
+    "RefusedError",
+    "Retries",
+    "Summary",
+    "executor_main",
+    "output_path_of",
+    "plan_steps",
+    "run_steps",
+    "step_type",
+    "this_output_path",
+    "this_state_path",
+    "versioned",
+]

@@ -7,10 +7,13 @@ makes two names of one thing. Also brace and glob expansion, and the one prefix 
 import os
 import posixpath
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from pathlib import PurePath
 
 PREFIX_VARIABLE = "PONENTE_PREFIX"
 DEFAULT_PREFIX = "./ponente-runs"
+PRIVATE_MARK = ".part-"  # what is not published yet lies under a name that starts so
+_GLOB_MARKS = "*?["
 
 
 def protocol_of(path: str) -> str:
@@ -40,7 +43,7 @@ def absolute(path: str | PurePath, base: str | None = None) -> str:
     text = os.path.expanduser(text)
     if not os.path.isabs(text) and base is not None:
         return join(base, text)
-    return os.path.abspath(text).replace(os.sep, "/")
+    return "/" + os.path.abspath(text).replace(os.sep, "/").lstrip("/")  # POSIX lets abspath keep two slashes
 
 
 def join(path: str, *parts: str) -> str:
@@ -49,7 +52,7 @@ def join(path: str, *parts: str) -> str:
     root = posixpath.normpath("/" + (rest if found else path)).replace("//", "/")
     whole = root
     for part in parts:
-        whole = posixpath.normpath(f"{whole}/{part}")
+        whole = posixpath.normpath(f"{whole.rstrip('/')}/{part}")
     if whole != root and not whole.startswith(root.rstrip("/") + "/"):
         raise ValueError(f"found {'/'.join(parts)!r}, which leads out of {path}; needed a place below it")
     return f"{protocol}://{whole.lstrip('/')}" if found else whole
@@ -59,7 +62,7 @@ def relative(path: str, folder: str) -> str | None:
     """`path` as seen from `folder`, or None where it is not below it."""
     if path == folder:
         return ""
-    start = folder.rstrip("/") + "/"
+    start = folder if folder.endswith("/") else folder + "/"
     return path[len(start) :] if path.startswith(start) else None
 
 
@@ -92,34 +95,42 @@ def expand(patterns: str | PurePath | Iterable[str | PurePath]) -> list[str]:
     Raises:
         FileNotFoundError: a glob matches nothing. (A plain path is passed through: its reader names it if missing.)
     """
-    from braceexpand import UnbalancedBracesError, braceexpand
+    from braceexpand import braceexpand
 
     found: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str | PurePath) else patterns:
         try:
             alternatives = list(braceexpand(str(pattern)))
-        except UnbalancedBracesError as error:
+        except ValueError as error:
             raise ValueError(
                 f"found {str(pattern)!r} with braces that do not pair; write {{a,b}} or {{1..9}}"
             ) from error
         for alternative in alternatives:
-            found += _glob(alternative) if any(mark in alternative for mark in "*?[") else [absolute(alternative)]
+            found += _glob(alternative) if _is_glob(alternative) else [absolute(alternative)]
     return found
+
+
+def _is_glob(text: str) -> bool:
+    return any(mark in text for mark in _GLOB_MARKS)
 
 
 def _glob(pattern: str) -> list[str]:
     import fsspec
 
     whole = absolute(pattern)
+    protocol, parts = protocol_of(whole), whole.split("/")
+    first = next(index for index, part in enumerate(parts) if _is_glob(part))
+    spelt = [part for part in parts[first:] if part.startswith(".")]
     filesystem, inner = fsspec.core.url_to_fs(whole)
-    protocol = protocol_of(whole)
-    names = [str(name) for name in filesystem.glob(inner)]
-    matches = [name if protocol == "file" else absolute(f"{protocol}://{name.lstrip('/')}") for name in names]
-    depth = len([part for part in whole.split("/") if not any(mark in part for mark in "*?[")])
-    spelt = "/." in whole
-    visible = [
-        match for match in matches if spelt or not any(part.startswith(".") for part in match.split("/")[depth:])
-    ]
+    infos = filesystem.glob(inner, detail=True)
+    names = [str(name) for name, info in infos.items() if info["type"] != "directory"]
+    matches = [name if protocol == "file" else absolute(f"{protocol}://{name}") for name in names]
+    visible = [match for match in matches if _is_visible(match.split("/")[first:], spelt)]
     if not visible:
         raise FileNotFoundError(f"found no file that matches {pattern!r}; check the pattern and its folder")
     return sorted(visible)
+
+
+def _is_visible(parts: list[str], spelt: list[str]) -> bool:
+    dotted = [part for part in parts if part.startswith(".")]
+    return all(any(fnmatchcase(part, pattern) for pattern in spelt) for part in dotted)

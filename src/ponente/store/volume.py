@@ -8,19 +8,21 @@ can leave a torn file under a name that a reader looks at. Local disk and memory
 
 import contextlib
 import errno
+import logging
 import os
 import secrets
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from ponente.store.paths import basename, join, parent, protocol_of, relative
+from ponente.store.memory import MemoryVolume
+from ponente.store.paths import PRIVATE_MARK, basename, join, parent, protocol_of
 
-PRIVATE_MARK = ".part-"  # what is not published yet lies under a name that starts so
-_POINTER = ".at"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+logger = logging.getLogger(__name__)
 
 
 def is_no_space(error: BaseException) -> bool:
@@ -40,6 +42,8 @@ class Volume(Protocol):
         """The bytes of a file; FileNotFoundError where there is none."""
 
     def exists(self, path: str) -> bool: ...
+
+    def is_folder(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int: ...
 
@@ -75,7 +79,7 @@ class Volume(Protocol):
 
 def private_path(path: str) -> str:
     """A fresh private place beside `path`, with the same last name, to be published there later."""
-    return f"{parent(path)}/{PRIVATE_MARK}{secrets.token_hex(6)}/{basename(path)}"
+    return join(parent(path), PRIVATE_MARK + secrets.token_hex(6), basename(path))
 
 
 class LocalVolume:
@@ -97,6 +101,9 @@ class LocalVolume:
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
     def size(self, path: str) -> int:
         return os.path.getsize(path)
 
@@ -112,20 +119,9 @@ class LocalVolume:
     def create(self, path: str, data: bytes) -> bool:
         private = self._write_private(path, data)
         try:
-            os.link(private, path)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-                raise OSError(
-                    error.errno,
-                    f"{parent(path)} is on a filesystem without hard links, which exclusive create needs; "
-                    "choose a --prefix on another disk",
-                ) from error
-            raise
+            return _link(private, path)
         finally:
             os.unlink(private)
-        return True
 
     def replace(self, path: str, data: bytes) -> None:
         private = self._write_private(path, data)
@@ -138,13 +134,10 @@ class LocalVolume:
     def publish_file(self, private: str, path: str) -> bool:
         _sync_one(private)
         try:
-            os.link(private, path)
-        except FileExistsError:
-            return False
+            return _link(private, path)
         finally:
             os.unlink(private)
             self._drop_private_folder(private)
-        return True
 
     def publish_folder(self, private: str, path: str) -> bool:
         self.sync(private)
@@ -169,6 +162,7 @@ class LocalVolume:
             for name in files:
                 if not os.path.islink(whole := os.path.join(folder, name)):
                     _sync_one(whole)
+            _sync_one(folder)
 
     def remove(self, path: str) -> None:
         try:
@@ -211,91 +205,28 @@ class LocalVolume:
                 os.rmdir(folder)
 
 
+def _link(private: str, path: str) -> bool:
+    try:
+        os.link(private, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        raise OSError(
+            error.errno,
+            f"{parent(path)} is on a filesystem without hard links, which exclusive create needs; "
+            "choose a --prefix on another disk",
+        ) from error
+    return True
+
+
 def _sync_one(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-class MemoryVolume:
-    """fsspec's memory://: this process only. Folders are published by pointer, as on a bucket."""
-
-    _lock = threading.RLock()
-
-    def __init__(self) -> None:
-        import fsspec
-
-        self._fs = fsspec.filesystem("memory")
-
-    def read(self, path: str) -> bytes:
-        data: bytes = self._fs.cat_file(path)
-        return data
-
-    def exists(self, path: str) -> bool:
-        return bool(self._fs.exists(path))
-
-    def size(self, path: str) -> int:
-        return int(self._fs.size(path))
-
-    def names(self, folder: str) -> list[str]:
-        with self._lock:
-            try:
-                return [basename(name) for name in self._fs.ls(folder, detail=False)]
-            except (FileNotFoundError, NotADirectoryError):
-                return []
-
-    def make_folder(self, folder: str) -> None:
-        with self._lock:
-            self._fs.makedirs(folder, exist_ok=True)
-
-    def create(self, path: str, data: bytes) -> bool:
-        with self._lock:
-            if self._fs.exists(path):
-                return False
-            self._fs.pipe_file(path, data)
-            return True
-
-    def replace(self, path: str, data: bytes) -> None:
-        with self._lock:
-            self._fs.pipe_file(path, data)
-
-    def publish_file(self, private: str, path: str) -> bool:
-        with self._lock:
-            created = not self._fs.exists(path)
-            if created:
-                self._fs.mv(private, path)
-            self._fs.rm(parent(private), recursive=True)
-            return created
-
-    def publish_folder(self, private: str, path: str) -> bool:
-        pointer = relative(private, parent(path))
-        if pointer is None:
-            raise ValueError(f"found {private}, which is not beside {path}; use store.volume.private_path")
-        with self._lock:
-            self.make_folder(private)
-            created = self.create(join(path, _POINTER), pointer.encode())
-            if not created:
-                self.remove(parent(private))
-            return created
-
-    def published_folder(self, path: str) -> str | None:
-        pointer = join(path, _POINTER)
-        if not self.exists(pointer):
-            return None
-        return join(parent(path), self.read(pointer).decode())
-
-    def sync(self, path: str) -> None:
-        return None
-
-    def remove(self, path: str) -> None:
-        with self._lock:
-            if self._fs.exists(path):
-                self._fs.rm(path, recursive=True)
-
-    def is_shared(self) -> bool:
-        return False
 
 
 _FACTORIES: dict[str, Callable[[], Volume]] = {"file": LocalVolume, "memory": MemoryVolume}
@@ -333,7 +264,8 @@ def publishing(path: str) -> Iterator[str]:
     volume.make_folder(parent(private))
     try:
         yield private
-        volume.publish_file(private, path)
+        if not volume.publish_file(private, path):
+            logger.warning("%s was there already and stays; the new one is dropped", path)
     except BaseException:
         volume.remove(parent(private))
         raise
@@ -346,7 +278,8 @@ def publishing_folder(path: str) -> Iterator[str]:
     volume.make_folder(private)
     try:
         yield private
-        volume.publish_folder(private, path)
+        if not volume.publish_folder(private, path):
+            logger.warning("%s was there already and stays; the new one is dropped", path)
     except BaseException:
         volume.remove(parent(private))
         raise

@@ -1,0 +1,72 @@
+"""The step that is running, as seen from inside it: its places, its progress, its events.
+
+Set by whoever runs an attempt; read by `map_shards` and by user code through `report_progress`. Nothing here knows
+about graphs.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a step is; `total` 0 where nobody knows."""
+
+    done: int
+    total: int = 0
+    unit: str = ""
+    note: str = ""
+    seconds: float = 0.0
+
+
+def _ignore_progress(progress: Progress) -> None:
+    return None
+
+
+def _ignore_event(kind: str, data: Mapping[str, Any]) -> None:
+    return None
+
+
+@dataclass
+class StepContext:
+    """What a running attempt may use."""
+
+    name: str
+    output_path: str
+    state_path: str
+    num_cpus: int | None = None
+    publish_progress: Callable[[Progress], None] = _ignore_progress
+    record_event: Callable[[str, Mapping[str, Any]], None] = _ignore_event
+    state_objects: set[str] = field(default_factory=set)  # names below the state path that the commit is to name
+    started: float = field(default_factory=time.monotonic)
+
+
+_current: ContextVar[StepContext | None] = ContextVar("ponente_step", default=None)
+
+
+def current_step() -> StepContext | None:
+    """The step that this code runs in, if any."""
+    return _current.get()
+
+
+@contextmanager
+def running_step(context: StepContext) -> Iterator[StepContext]:
+    """Makes `context` the running step inside the block."""
+    token = _current.set(context)
+    try:
+        yield context
+    finally:
+        _current.reset(token)
+
+
+def report_progress(done: int, total: int = 0, *, unit: str = "", note: str = "") -> None:
+    """Says how far the running step is; shown by the driver and by `ponente status`. No effect outside a step."""
+    context = current_step()
+    if context is not None:
+        seconds = time.monotonic() - context.started
+        context.publish_progress(Progress(done=done, total=total, unit=unit, note=note, seconds=seconds))

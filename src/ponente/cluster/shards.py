@@ -1,0 +1,313 @@
+"""map_shards: one function over many shards, resumable by shard.
+
+In: a function and shards (any JSON values, often paths). Out: each shard's file or folder, published whole under the
+state path, and its small result. A finished shard is never redone; a shard that fails is tried again a bounded number
+of times, then set aside and named, within a budget; the heaviest shards go first and each worker takes the next one
+when it is free, so skew costs at most one shard's time.
+"""
+
+import errno
+import inspect
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ponente.cluster.context import StepContext, current_step, report_progress
+from ponente.cluster.workers import Ended, WorkerPool, call_safely
+from ponente.store.paths import absolute, join, parent, relative
+from ponente.store.redaction import Redactor
+from ponente.store.volume import private_path, volume_of
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+_PROGRESS_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class FinishedShard:
+    """A shard that is done: where its file or folder lies (None if it made none) and the function's small result."""
+
+    index: int
+    shard: Any
+    path: str | None
+    value: Any
+
+
+@dataclass(frozen=True)
+class QuarantinedShard:
+    """A shard that was set aside, and its last error."""
+
+    index: int
+    shard: Any
+    error: str
+
+
+@dataclass(frozen=True)
+class ShardMap:
+    """What became of all shards, in their order."""
+
+    finished: list[FinishedShard]
+    quarantined: list[QuarantinedShard] = field(default_factory=list)
+
+    @property
+    def values(self) -> list[Any]:
+        return [shard.value for shard in self.finished]
+
+    @property
+    def paths(self) -> list[str]:
+        return [shard.path for shard in self.finished if shard.path is not None]
+
+
+class PoisonShardError(RuntimeError):
+    """More shards kept failing than the budget allows; names them."""
+
+
+def map_shards(
+    fn: Callable[..., Any],
+    shards: Sequence[Any],
+    *,
+    name: str = "shards",
+    suffix: str = "",
+    state_path: str | None = None,
+    workers: int | None = None,
+    max_attempts: int = 3,
+    max_quarantined: int = 0,
+    timeout_seconds: float | None = None,
+    weight: Callable[[Any], float] | None = None,
+) -> ShardMap:
+    """Runs `fn` over all shards in worker processes; a second call goes on where the first was cut off.
+
+    Args:
+        fn: `fn(shard)` or `fn(shard, output_path)`, importable, deterministic. It may write one file or folder at
+            `output_path`, which is published whole when it returns, and may return a small JSON value.
+        shards: JSON values; strings that name files weigh what the files weigh.
+        name: the folder below the state path. Inside a step, children read it as `step / name`.
+        suffix: of the published names: `00000{suffix}`, `00001{suffix}`, …
+        state_path: where finished shards are kept; inside a step the step's own.
+        workers: processes; by default the step's `num_cpus`, else all cores; 0 runs in this process.
+        max_attempts: tries of one shard before it counts as poison.
+        max_quarantined: how many poison shards may be set aside; one more is a PoisonShardError.
+        timeout_seconds: of one try; the worker is stopped.
+        weight: of a shard, if sizes of files do not say it.
+
+    Example:
+        counts = map_shards(count_words, expand("text/*.txt"), name="counts", suffix=".json")
+    """
+    context = current_step()
+    if state_path is None:
+        if context is None:
+            raise ValueError("map_shards found no running step to keep finished shards in; give state_path=…")
+        state_path = context.state_path
+    listed = list(shards)
+    call = _ShardCall(fn, listed, absolute(state_path), name, suffix)
+    call.check()
+    ledger = _Ledger(call, context, max_attempts, max_quarantined, weight)
+    ledger.read_finished()
+    if workers is None:
+        workers = (context.num_cpus if context else None) or os.cpu_count() or 1
+    if not volume_of(call.folder).is_shared():
+        workers = 0
+    ledger.run(min(workers, len(listed)), timeout_seconds)
+    if context is not None and any(shard.path for shard in ledger.finished.values()):
+        context.state_objects.add(name)
+    return ledger.result()
+
+
+class _ShardRecord(msgspec.Struct, frozen=True):
+    """A finished shard on disk: the shard without secrets, the path from the state path."""
+
+    shard: Any
+    path: str | None
+    value: Any
+    seconds: float
+    format: int = FORMAT
+
+
+def storable(shard: Any) -> Any:
+    """A shard as a record may hold it: plain JSON, without secrets."""
+    return Redactor().value(msgspec.json.decode(msgspec.json.encode(shard)))
+
+
+class _ShardCall:
+    """Runs one shard wherever it is asked to, publishes its output, and then its record."""
+
+    def __init__(self, fn: Callable[..., Any], shards: list[Any], state_path: str, name: str, suffix: str) -> None:
+        self._fn = fn
+        self.shards = shards
+        self.name = name
+        self.state_path = state_path
+        self.folder = join(state_path, name)
+        self.records = f"{state_path}/.maps/{name}"
+        self._suffix = suffix
+        parameters = inspect.signature(fn).parameters.values()
+        positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        self._takes_path = len([one for one in positional if one.default is one.empty]) >= 2
+
+    def check(self) -> None:
+        """Refuses, before any work, shards that have no JSON text and a name that is no name."""
+        if not self.name or "/" in self.name or self.name.startswith("."):
+            raise ValueError(f"map_shards: found name={self.name!r}; needed one name without slashes or a leading dot")
+        for index, shard in enumerate(self.shards):
+            try:
+                msgspec.json.encode(shard)
+            except (TypeError, OverflowError) as error:
+                raise TypeError(f"map_shards: shard {index} ({shard!r}) is no JSON value ({error})") from error
+
+    def record_path(self, index: int) -> str:
+        return f"{self.records}/{index:05d}.json"
+
+    def __call__(self, index: int) -> _ShardRecord:
+        began = time.monotonic()
+        shard = self.shards[index]
+        if self._takes_path:
+            published, value = self._publish(shard, f"{self.folder}/{index:05d}{self._suffix}")
+        else:
+            published, value = None, self._fn(shard)
+        record = _ShardRecord(
+            shard=storable(shard),
+            path=relative(published, self.state_path) if published else None,
+            value=value,
+            seconds=round(time.monotonic() - began, 3),
+        )
+        path = self.record_path(index)
+        volume_of(path).create(path, msgspec.json.encode(record))
+        return record
+
+    def _publish(self, shard: Any, path: str) -> tuple[str | None, Any]:
+        volume, private = volume_of(path), private_path(path)
+        volume.make_folder(parent(private))
+        try:
+            value = self._fn(shard, private)
+            if not volume.exists(private):
+                volume.remove(parent(private))
+                return None, value
+            if volume.is_folder(private):
+                volume.publish_folder(private, path)
+                return volume.published_folder(path), value
+            volume.publish_file(private, path)
+            return path, value
+        except BaseException:
+            volume.remove(parent(private))
+            raise
+
+
+class _Ledger:
+    """Which shards are finished, waiting, failed and set aside; hands them out heaviest first."""
+
+    def __init__(
+        self,
+        call: _ShardCall,
+        context: StepContext | None,
+        max_attempts: int,
+        max_quarantined: int,
+        weight: Callable[[Any], float] | None,
+    ) -> None:
+        self._call = call
+        self._context = context
+        self._max_attempts = max_attempts
+        self._max_quarantined = max_quarantined
+        self._weight = weight
+        self._failures: dict[int, int] = {}
+        self._waiting: list[int] = []
+        self._quarantined: dict[int, QuarantinedShard] = {}
+        self._last_report = 0.0
+        self.finished: dict[int, FinishedShard] = {}
+
+    def read_finished(self) -> None:
+        """Takes over what earlier attempts finished, and lines up the rest."""
+        volume = volume_of(self._call.records)
+        names = [name for name in volume.names(self._call.records) if name[:-5].isdigit() and name.endswith(".json")]
+        for name in names:
+            record = msgspec.json.decode(volume.read(f"{self._call.records}/{name}"), type=_ShardRecord)
+            self._accept(int(name[:-5]), record)
+        if names:
+            logger.info("%s: %d of %d shards were finished before", self._call.name, len(names), len(self._call.shards))
+        open_shards = [index for index in range(len(self._call.shards)) if index not in self.finished]
+        self._waiting = sorted(open_shards, key=self._weight_of)  # the heaviest last, where pop takes it
+
+    def _accept(self, index: int, record: _ShardRecord) -> None:
+        shards = self._call.shards
+        expected = storable(shards[index]) if index < len(shards) else None
+        if record.shard != expected:
+            raise ValueError(
+                f"{self._call.record_path(index)} was made from shard {record.shard!r}, but shard {index} is now "
+                f"{expected!r}; the list of shards changed under one identity. Put what it depends on into the config"
+            )
+        path = None if record.path is None else join(self._call.state_path, record.path)
+        self.finished[index] = FinishedShard(index, shards[index], path, record.value)
+
+    def _weight_of(self, index: int) -> tuple[float, int]:
+        shard = self._call.shards[index]
+        if self._weight is not None:
+            return (self._weight(shard), -index)
+        if isinstance(shard, str) and "://" not in shard and os.path.isfile(shard):
+            return (float(os.path.getsize(shard)), -index)
+        return (0.0, -index)
+
+    def next_key(self) -> int | None:
+        return self._waiting.pop() if self._waiting else None
+
+    def run(self, workers: int, timeout_seconds: float | None) -> None:
+        """Works through what is waiting; raises when the budget of poison shards is spent."""
+        self._report(force=True)
+        if workers > 0:
+            for ended in WorkerPool(self._call, workers, timeout_seconds).run(self):
+                self._take(ended)
+        else:
+            while (index := self.next_key()) is not None:
+                self._take(call_safely(self._call, index))
+        self._report(force=True)
+
+    def _take(self, ended: Ended | None) -> None:
+        if ended is not None and ended.error is None:
+            self._accept(ended.key, ended.value)
+        elif ended is not None:
+            self._fail(ended)
+        self._report()
+
+    def _fail(self, ended: Ended) -> None:
+        index, error = ended.key, ended.error or ""
+        if ended.no_space:
+            raise OSError(
+                errno.ENOSPC, f"shard {index} ({self._call.shards[index]!r}) found no space left on the disk:\n{error}"
+            )
+        self._failures[index] = tries = self._failures.get(index, 0) + 1
+        shard = self._call.shards[index]
+        last = error.strip().rpartition("\n")[2]
+        logger.warning(
+            "%s: shard %d (%r) failed, try %d of %d: %s", self._call.name, index, shard, tries, self._max_attempts, last
+        )
+        self._event("shard_failed", index, tries, error)
+        if tries < self._max_attempts:
+            self._waiting.insert(0, index)
+            return
+        self._quarantined[index] = QuarantinedShard(index, shard, error)
+        self._event("shard_quarantined", index, tries, error)
+        if len(self._quarantined) > self._max_quarantined:
+            named = "\n".join(f"  shard {one.index}: {one.shard!r}" for one in self._quarantined.values())
+            raise PoisonShardError(
+                f"{self._call.name}: {len(self._quarantined)} shard(s) failed {self._max_attempts} times, "
+                f"{self._max_quarantined} may be set aside (max_quarantined):\n{named}\nthe last error was:\n{error}"
+            )
+
+    def _event(self, kind: str, index: int, tries: int, error: str) -> None:
+        if self._context is not None:
+            data = {"map": self._call.name, "index": index, "shard": storable(self._call.shards[index])}
+            self._context.record_event(kind, {**data, "tries": tries, "error": error})
+
+    def _report(self, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if force or now - self._last_report > _PROGRESS_SECONDS:
+            self._last_report = now
+            note = f"{len(self._quarantined)} set aside" if self._quarantined else ""
+            report_progress(len(self.finished), len(self._call.shards), unit=self._call.name, note=note)
+
+    def result(self) -> ShardMap:
+        finished = [self.finished[index] for index in sorted(self.finished)]
+        return ShardMap(finished, [self._quarantined[index] for index in sorted(self._quarantined)])

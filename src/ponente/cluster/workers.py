@@ -1,0 +1,163 @@
+"""A pool of worker processes that survives the death of any of them.
+
+In: calls to make, one at a time to whichever worker is free. Out: how each ended, in the order in which they ended. A
+worker that dies or takes too long fails only its own call and is replaced. Workers end with their parent.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
+
+from ponente.cluster.launch import RESUME_EXIT
+from ponente.store.volume import is_no_space
+
+_CONTEXT = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one call ended: with a value, or with an error as text."""
+
+    key: int
+    value: Any = None
+    error: str | None = None
+    no_space: bool = False
+
+
+class CallSource(Protocol):
+    """Where a pool takes its calls from."""
+
+    def next_key(self) -> int | None:
+        """The next call to make; None while there is none."""
+
+
+class WorkerPool:
+    """Up to `count` processes, each running `call(key)`."""
+
+    def __init__(self, call: Callable[[int], Any], count: int, timeout_seconds: float | None) -> None:
+        self._call = call
+        self._count = count
+        self._timeout_seconds = timeout_seconds
+        self._workers: list[_Worker] = []
+
+    def run(self, source: CallSource) -> Iterator[Ended | None]:
+        """Makes the source's calls until it has none left and all have ended; a None now and then is a tick."""
+        try:
+            while True:
+                self._hand_out(source)
+                busy = [worker for worker in self._workers if worker.key is not None]
+                if not busy:
+                    return
+                wait([worker.connection for worker in busy], timeout=0.5)
+                for worker in busy:
+                    ended = self._look_at(worker)
+                    if ended is not None:
+                        yield ended
+                yield None
+        finally:
+            for worker in self._workers:
+                worker.kill()
+
+    def _hand_out(self, source: CallSource) -> None:
+        idle = [worker for worker in self._workers if worker.key is None]
+        while idle or len(self._workers) < self._count:
+            key = source.next_key()
+            if key is None:
+                return
+            if not idle:
+                worker = _Worker(self._call)
+                self._workers.append(worker)
+                idle.append(worker)
+            idle.pop().give(key)
+
+    def _look_at(self, worker: "_Worker") -> Ended | None:
+        try:
+            ended = worker.result()
+        except EOFError:
+            ended = worker.died()
+            self._workers.remove(worker)
+            return ended
+        overdue = self._timeout_seconds is not None and time.monotonic() - worker.since > self._timeout_seconds
+        if ended is None and overdue:
+            worker.kill()
+            self._workers.remove(worker)
+            assert worker.key is not None
+            return Ended(worker.key, error=f"took longer than {self._timeout_seconds} seconds and was stopped")
+        return ended
+
+
+class _Worker:
+    """One process and the call it is busy with."""
+
+    def __init__(self, call: Callable[[int], Any]) -> None:
+        self.connection, theirs = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_serve, args=(theirs, call), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.key: int | None = None
+        self.since = 0.0
+
+    def give(self, key: int) -> None:
+        self.key, self.since = key, time.monotonic()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died; the next look finds out
+            self.connection.send(key)
+
+    def result(self) -> Ended | None:
+        """What it sent, if anything; EOFError where it died."""
+        if not self.connection.poll():
+            return None
+        try:
+            ended: Ended = self.connection.recv()
+        except ConnectionResetError:
+            raise EOFError from None
+        self.key = None
+        return ended
+
+    def died(self) -> Ended:
+        self._process.join(timeout=10)
+        code = self._process.exitcode
+        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        self.connection.close()
+        assert self.key is not None
+        return Ended(self.key, error=f"its worker process died ({how})")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join(timeout=10)
+        self.connection.close()
+
+
+def _serve(connection: Connection, call: Callable[[int], Any]) -> None:
+    """The main loop of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        try:
+            key = connection.recv()
+        except (EOFError, OSError):
+            return
+        connection.send(call_safely(call, key))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(RESUME_EXIT)
+
+
+def call_safely(call: Callable[[int], Any], key: int) -> Ended:
+    """The call's value or, whatever user code raises, its error as text."""
+    try:
+        return Ended(key, value=call(key))
+    except Exception as error:  # noqa: BLE001 (told to the parent, which decides)
+        return Ended(key, error=traceback.format_exc(), no_space=is_no_space(error))

@@ -1,0 +1,229 @@
+"""One attempt at a step, in the process that does the work: claim, run, commit or release.
+
+In: a job from the driver. Out: an exit code, and in the step's log a commit or a release. The process that runs the
+step's function also heartbeats and commits, so what the driver believes never matters.
+"""
+
+import hashlib
+import itertools
+import logging
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ponente.cluster.child import StoppedError
+from ponente.cluster.context import Progress, StepContext, running_step
+from ponente.cluster.launch import RESUME_EXIT
+from ponente.executor.claim import HEART, LostClaimError, Tenure, take_claim
+from ponente.executor.records import Claim, Commit, ErrorNote, Outcome, Release, StepFolder
+from ponente.executor.reference import Function, Reference, load, source_file
+from ponente.executor.step import Own
+from ponente.executor.summary import Summary
+from ponente.executor.transit import unpack
+from ponente.store.paths import join, parent
+from ponente.store.redaction import Redactor
+from ponente.store.volume import is_no_space, private_path, volume_of
+
+logger = logging.getLogger(__name__)
+
+DONE_EXIT = 0
+FAILED_EXIT = 1
+CLAIMED_EXIT = 3  # somebody else holds the step, or took it over
+NO_SPACE_EXIT = 74  # EX_IOERR
+ENTRY = "ponente.executor.attempt:run_job"
+
+
+class Job(msgspec.Struct, frozen=True):
+    """All that an attempt needs; travels as JSON over a pipe. `secrets` are to be kept out of records."""
+
+    prefix: str
+    folder: str
+    identity: str
+    name: str
+    fn: Reference
+    config: Any
+    run: str
+    after: int  # the number of the log's last entry when the driver judged the step free
+    errors_left: int
+    preemptions_left: int
+    forced: bool = False
+    override_output: str | None = None
+    num_cpus: int | None = None
+    secrets: list[str] = []
+
+
+def run_job(raw: Any) -> int:
+    """Runs the job (as JSON) to its end; returns the exit code."""
+    job = msgspec.convert(raw, Job)
+    folder = StepFolder(job.prefix, job.folder)
+    try:
+        tenure = take_claim(folder, job.after, job.run, forced=job.forced)
+    except OSError as error:
+        if not is_no_space(error):
+            raise
+        logger.error("no space left for the claim of %s: %s", folder.path, error)
+        return NO_SPACE_EXIT
+    if tenure is None:
+        return CLAIMED_EXIT
+    HEART.add(tenure)
+    try:
+        return _Attempt(job, tenure).run()
+    finally:
+        HEART.remove(tenure)
+
+
+class _Attempt:
+    """A job under a claim."""
+
+    def __init__(self, job: Job, tenure: Tenure) -> None:
+        self._job = job
+        self._tenure = tenure
+        self._folder = tenure.folder
+        self._redactor = Redactor(job.secrets)
+        self._volume = volume_of(self._folder.path)
+        self._began = time.monotonic()
+        self._fn: Function | None = None
+        self._output = self._folder.output(tenure.number)
+        if job.override_output is not None:
+            self._output = private_path(job.override_output)
+
+    def run(self) -> int:
+        try:
+            self._commit(self._work())
+            return DONE_EXIT
+        except LostClaimError as error:
+            logger.warning("%s", error)
+            self._note("lost_claim", {"claim": self._tenure.number})
+            return CLAIMED_EXIT
+        except KeyboardInterrupt as error:  # in the driver's own process: the driver must hear of it too
+            self._release(Outcome.PREEMPTED, error)
+            raise
+        except BaseException as error:  # noqa: BLE001 (whatever ends the step is recorded and told by the exit code)
+            return self._release(_outcome_of(error), error)
+
+    def _work(self) -> StepContext:
+        self._volume.make_folder(self._output)
+        self._volume.make_folder(self._folder.state)
+        context = StepContext(
+            name=self._job.name,
+            output_path=self._output,
+            state_path=self._folder.state,
+            num_cpus=self._job.num_cpus,
+            publish_progress=self._publish_progress,
+            record_event=self._note,
+        )
+        with running_step(context):
+            self._fn = load(self._job.fn)
+            config = unpack(self._job.config, self._own_place)
+            result = self._fn(config)
+        self._summary = result.as_json() if isinstance(result, Summary) else {}
+        return context
+
+    def _own_place(self, own: Own, path: str) -> str:
+        root = self._output if own is Own.OUTPUT else self._folder.state
+        return join(root, path) if path else root
+
+    def _commit(self, context: StepContext) -> None:
+        self._volume.sync(self._output)
+        output = self._output
+        if self._job.override_output is not None:
+            output = self._publish_override(self._job.override_output)
+        objects = {name: self._folder.from_prefix(join(self._folder.state, name)) for name in context.state_objects}
+        summary: Any = self._redactor.value(self._summary)
+        commit = Commit(
+            identity=self._job.identity,
+            output=self._folder.from_prefix(output),
+            run=self._job.run,
+            time=time.time(),
+            seconds=round(time.monotonic() - self._began, 3),
+            objects=objects,
+            summary=summary,
+        )
+        self._tenure.end(commit)
+        if self._tenure.number > 1:
+            self._sweep()
+
+    def _publish_override(self, path: str) -> str:
+        if not self._tenure.is_held():
+            raise LostClaimError(f"{self._folder.path}: the claim was taken over before {path} was published")
+        volume_of(path).publish_folder(self._output, path)
+        return volume_of(path).published_folder(path) or path
+
+    def _sweep(self) -> None:
+        """Removes the outputs of attempts that came to nothing: claims that no commit follows."""
+        entries = [self._folder.entry(number) for number in range(1, self._tenure.number + 1)]
+        for number, (entry, following) in enumerate(itertools.pairwise(entries), start=1):
+            if isinstance(entry, Claim) and not isinstance(following, Commit):
+                try:
+                    self._volume.remove(self._folder.output(number))
+                except OSError as error:  # the step is committed; what is left over is only untidy
+                    logger.warning("%s could not be removed: %s", self._folder.output(number), error)
+
+    def _release(self, outcome: Outcome, error: BaseException) -> int:
+        left = {
+            Outcome.FAILED: self._job.errors_left,
+            Outcome.PREEMPTED: self._job.preemptions_left,
+            Outcome.NO_SPACE: 0,
+        }[outcome]
+        release = Release(
+            outcome=outcome,
+            run=self._job.run,
+            time=time.time(),
+            final=left <= 0 and outcome is not Outcome.NO_SPACE,
+            error=self._error_note(error),
+            code=code_of(self._fn) if self._fn is not None else None,
+        )
+        logger.error("%s: %s\n%s", self._job.name, outcome.value, release.error.traceback)
+        if self._job.override_output is not None:
+            volume_of(self._output).remove(parent(self._output))
+        try:
+            self._tenure.end(release)
+        except LostClaimError:
+            return CLAIMED_EXIT
+        except OSError as problem:
+            if not is_no_space(problem):
+                raise
+            return NO_SPACE_EXIT
+        codes = {Outcome.PREEMPTED: RESUME_EXIT, Outcome.NO_SPACE: NO_SPACE_EXIT}
+        return codes.get(outcome, FAILED_EXIT)
+
+    def _error_note(self, error: BaseException) -> ErrorNote:
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
+        lines = traceback.format_exception(type(error), error, frames)
+        return ErrorNote(
+            type=type(error).__name__,
+            message=self._redactor.text(str(error)),
+            traceback=self._redactor.text("".join(lines)),
+        )
+
+    def _note(self, kind: str, data: Mapping[str, Any]) -> None:
+        clean: Any = self._redactor.value(dict(data))
+        self._folder.record_event(kind, {"claim": self._tenure.number, **clean})
+
+    def _publish_progress(self, progress: Progress) -> None:
+        try:
+            self._folder.write_progress(progress)
+        except OSError as error:  # what people see of a step must not end it
+            logger.warning("progress of %s not shown: %s", self._job.name, error)
+
+
+def _outcome_of(error: BaseException) -> Outcome:
+    if is_no_space(error):
+        return Outcome.NO_SPACE
+    if isinstance(error, StoppedError) or (isinstance(error, SystemExit) and error.code == RESUME_EXIT):
+        return Outcome.PREEMPTED
+    return Outcome.FAILED
+
+
+def code_of(fn: Callable[..., Any]) -> str | None:
+    """The hash of the file that a function was written in, to tell later whether it has changed since."""
+    file = source_file(fn)
+    if file is None or not Path(file).is_file():
+        return None
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()

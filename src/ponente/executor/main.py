@@ -1,0 +1,229 @@
+"""executor_main: turns a script of steps into a program, and a graph into results.
+
+In: target steps and command-line flags. Out: a plan on paper, or a run with its manifest and records. The prefix is
+resolved here, when the program runs, never when a module is imported.
+"""
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from types import FrameType
+
+from ponente.cluster.child import StoppedError
+from ponente.cluster.context import current_step
+from ponente.cluster.launch import DriverLauncher, Launcher, SubprocessLauncher
+from ponente.cluster.resources import CpuOnly
+from ponente.executor.estimate import RateCard
+from ponente.executor.graph import Graph, build_graph
+from ponente.executor.manifest import GitLookup, RunResult, Runs, new_run_name
+from ponente.executor.options import ExecutorOptions, RefusedError, parse_options
+from ponente.executor.plan import Plan, PlanRequest, State, make_plan
+from ponente.executor.recording import record_run
+from ponente.executor.report import outcome_text, plan_text, plan_totals
+from ponente.executor.run import Driver, Fate, RunOutcome
+from ponente.executor.step import ExecutorStep
+from ponente.store.paths import resolve_prefix
+from ponente.store.redaction import Redactor
+from ponente.store.volume import is_no_space, volume_of
+
+logger = logging.getLogger(__name__)
+
+
+def executor_main(
+    steps: Sequence[ExecutorStep], description: str | None = None, *, argv: Sequence[str] | None = None
+) -> RunOutcome | None:
+    """Plans and runs `steps` with the flags of the command line; exits with a code other than 0 if any failed.
+
+    Args:
+        steps: the targets; what they depend on is found in their configs.
+        description: of the experiment, for its manifest.
+        argv: flags in place of those of the process.
+
+    Returns:
+        What became of the steps, with their places; None after --dry_run.
+    """
+    if current_step() is not None or multiprocessing.parent_process() is not None:
+        raise RuntimeError(
+            "executor_main was called while a step's process imported this script; put the call under "
+            "`if __name__ == '__main__':`"
+        )
+    collected = _collector.get()
+    if collected is not None:
+        collected.append(build_graph(steps))
+        raise _CollectedError
+    options = parse_options(argv, description)
+    show_logs()
+    try:
+        with _stopping_on_sigterm():
+            outcome = _plan_or_run(list(steps), description, options)
+    except (RefusedError, ValueError, TypeError, FileNotFoundError) as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.exit(2)
+    except OSError as error:
+        if not is_no_space(error):
+            raise
+        sys.stderr.write(f"no space left for the records of this run ({error}); free some and run it again\n")
+        sys.exit(1)
+    if outcome is not None and outcome.exit_code:
+        sys.exit(outcome.exit_code)
+    return outcome
+
+
+def _plan_or_run(steps: list[ExecutorStep], description: str | None, options: ExecutorOptions) -> RunOutcome | None:
+    if options.dry_run:
+        sys.stdout.write(plan_text(plan_steps(steps, options)))
+        return None
+    outcome = run_steps(steps, options, description=description)
+    sys.stdout.write(outcome_text(outcome, shlex.join([os.path.basename(sys.executable), *sys.argv])))
+    return outcome
+
+
+def plan_steps(steps: Sequence[ExecutorStep], options: ExecutorOptions) -> Plan:
+    """The plan of `steps`; writes nothing."""
+    return plan_graph(build_graph(steps), steps, options)
+
+
+def plan_graph(graph: Graph, targets: Sequence[ExecutorStep], options: ExecutorOptions) -> Plan:
+    """The plan of a graph that was built before."""
+    request = PlanRequest(
+        targets=[graph.node_of(step) for step in targets],
+        run_only=options.run_only,
+        force=options.force,
+        force_run_failed=options.force_run_failed,
+        rates=_rates(options),
+    )
+    return make_plan(graph, resolve_prefix(options.prefix), request)
+
+
+def _rates(options: ExecutorOptions) -> RateCard | None:
+    path = options.rates or os.environ.get("PONENTE_RATES")
+    if path is None:
+        return None
+    from ponente.executor.rates import load_rate_card
+
+    return load_rate_card(path)
+
+
+def run_steps(steps: Sequence[ExecutorStep], options: ExecutorOptions, *, description: str | None = None) -> RunOutcome:
+    """Runs `steps` and what they need; the library call behind `executor_main`."""
+    prefix = resolve_prefix(options.prefix)
+    launcher_name = options.launcher
+    if not volume_of(prefix).is_shared() and launcher_name != "driver":
+        raise RefusedError(
+            f"found prefix {prefix}, which only this process sees, with launcher {launcher_name!r}; "
+            "use --launcher driver, or a prefix on disk"
+        )
+    git = GitLookup(os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else ".")
+    plan = plan_steps(steps, options)
+    _check_cost(plan, options)
+    redactor = Redactor.of_process(os.environ, sys.argv)
+    for planned in plan.by_identity.values():
+        redactor.learn_mapping(planned.node.step.env)
+        redactor.learn(planned.node.secrets)
+    run = new_run_name()
+    to_run = plan.of(State.RUN)
+    if to_run:
+        logger.info("run %s: %s", run, plan_totals(plan))
+    record_run(plan, run, redactor, git, description)
+    concurrent = options.max_concurrent or (1 if launcher_name == "driver" else os.cpu_count() or 1)
+    driver = Driver(plan, _launcher(launcher_name, redactor, concurrent), redactor, run=run, max_concurrent=concurrent)
+    outcome = driver.run()
+    states = {fate.value: [step.name for step in outcome.of(fate)] for fate in Fate}
+    Runs(prefix).write_result(run, RunResult(time=time.time(), exit_code=outcome.exit_code, states=states))
+    return outcome
+
+
+def _check_cost(plan: Plan, options: ExecutorOptions) -> None:
+    if options.max_cost is None:
+        return
+    unknown = [step.name for step in plan.unpriced if not isinstance(step.node.step.resources, CpuOnly | None)]
+    if unknown:
+        raise RefusedError(
+            f"found no price for {', '.join(unknown[:5])}, which ask for accelerators, so --max_cost "
+            f"{options.max_cost:g} cannot be kept; give their step type an estimate and name their device in --rates"
+        )
+    if plan.total_cost > options.max_cost:
+        raise RefusedError(
+            f"found an estimated cost of {plan.total_cost:.2f} {plan.currency or 'USD'}, above --max_cost "
+            f"{options.max_cost:g}; nothing was run. See --dry_run for what each step costs"
+        )
+
+
+def _launcher(name: str, redactor: Redactor, concurrent: int) -> Launcher:
+    if name == "driver":
+        return DriverLauncher(redactor, concurrency=concurrent)
+    return SubprocessLauncher(redactor)
+
+
+def show_logs() -> None:
+    """Shows what ponente logs on standard error, unless the program has set up logging itself."""
+    if logging.getLogger().handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    package = logging.getLogger("ponente")
+    if not package.handlers:
+        package.addHandler(handler)
+        package.setLevel(logging.INFO)
+        package.propagate = False
+
+
+@contextlib.contextmanager
+def _stopping_on_sigterm() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(signal_number: int, frame: FrameType | None) -> None:
+        raise StoppedError(f"asked to end by {signal.Signals(signal_number).name}")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+_collector: ContextVar[list[Graph] | None] = ContextVar("ponente_collector", default=None)
+
+
+class _CollectedError(BaseException):
+    """Ends a script whose graph was wanted, not its run."""
+
+
+def graph_of_script(script: str) -> Graph:
+    """The graph that a script would run; nothing is run."""
+    collected: list[Graph] = []
+    token = _collector.set(collected)
+    try:
+        run_script(script, [])
+    except _CollectedError:
+        pass
+    finally:
+        _collector.reset(token)
+    if not collected:
+        raise RefusedError(f"{script} ended without a call of executor_main; needed a script that calls it")
+    return collected[0]
+
+
+def run_script(script: str, argv: list[str]) -> None:
+    """Runs a script as `python script argv…` does."""
+    import runpy
+
+    if not os.path.isfile(script):
+        raise RefusedError(f"found no script at {script}; give the path of an experiment, a .py file")
+    before = sys.argv, sys.path[:]
+    sys.argv = [script, *argv]
+    sys.path[0:1] = [os.path.dirname(os.path.abspath(script)), *sys.path[0:1]]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = before

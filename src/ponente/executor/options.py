@@ -1,0 +1,66 @@
+"""What a run is asked to do: the flags of every experiment script."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorOptions:
+    """What a run is asked to do; each is a flag of every experiment script."""
+
+    prefix: str | None = None
+    dry_run: bool = False
+    run_only: list[str] = field(default_factory=list)
+    force: list[str] = field(default_factory=list)
+    force_run_failed: bool = False
+    max_concurrent: int | None = None
+    max_cost: float | None = None
+    rates: str | None = None
+    launcher: str = "subprocess"
+
+
+class RefusedError(ValueError):
+    """The request cannot or may not be carried out; nothing was done."""
+
+
+def parse_options(argv: Sequence[str] | None, description: str | None = None) -> ExecutorOptions:
+    """The flags of an experiment script."""
+    summary = (description or "").strip().partition("\n")[0] or None
+    parser = argparse.ArgumentParser(description=summary, allow_abbrev=False)
+    add_options(parser)
+    return ExecutorOptions(**vars(parser.parse_args(argv)))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the executor's flags."""
+    switch = {"nargs": "?", "const": True, "default": False, "type": _yes_or_no, "metavar": "true|false"}
+    add = parser.add_argument
+    add("--prefix", help="where outputs and records go (else PONENTE_PREFIX, else ./ponente-runs)")
+    add("--dry_run", help="print the plan and its price; run and write nothing", **switch)  # type: ignore[arg-type]
+    add("--run_only", nargs="+", default=[], metavar="REGEX", help="only steps whose name matches, and what they need")
+    add("--force", nargs="+", default=[], metavar="REGEX", help="run matching steps again although they are done")
+    add("--force_run_failed", help="try again steps that failed for good in an earlier run", **switch)  # type: ignore[arg-type]
+    add(
+        "--max_concurrent", type=_positive, metavar="N", help="steps at the same time (default: cores; in the driver 1)"
+    )
+    add("--max_cost", type=float, metavar="X", help="refuse to run if the estimated cost is above X")
+    add("--rates", metavar="YAML", help="rate card that prices estimates (else PONENTE_RATES)")
+    add(
+        "--launcher",
+        choices=["subprocess", "driver"],
+        default="subprocess",
+        help="each step in its own process (default), or in this one",
+    )
+
+
+def _yes_or_no(text: str) -> bool:
+    if text.lower() in ("true", "yes", "1", "false", "no", "0"):
+        return text.lower() in ("true", "yes", "1")
+    raise argparse.ArgumentTypeError(f"found {text!r}, needed true or false")
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, needed a number of at least 1")
+    return int(text)
