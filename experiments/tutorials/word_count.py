@@ -19,7 +19,7 @@ from ponente.cluster import map_shards
 from ponente.config import execution
 from ponente.executor import ExecutorStep, Summary, executor_main, this_output_path
 from ponente.store.documents import Document, read_documents, write_documents
-from ponente.store.paths import expand
+from ponente.store.expansion import expand
 
 TOP = 8
 MIN_LENGTH = 1

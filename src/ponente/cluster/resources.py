@@ -1,5 +1,6 @@
 """What a step asks of the machines: values that change where it runs, never what it makes."""
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +15,17 @@ class CpuOnly:
 
     num_cpus: int = 1
     memory: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_cpus < 1:
+            raise ValueError(f"found num_cpus={self.num_cpus}; needed at least 1")
+        if self.memory is not None:
+            parse_bytes(self.memory)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory asked for; 0 where nothing was said."""
+        return parse_bytes(self.memory) if self.memory is not None else 0
 
     @property
     def device(self) -> str:
@@ -64,6 +76,17 @@ class TpuPodConfig:
     def device_count(self) -> int:
         """How many such devices the step holds."""
         return self.slice_count
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_bytes(text: str) -> int:
+    """A size as people write it: "8GB" is 8,000,000,000 and "8GiB" 8,589,934,592."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text.lower())
+    if match is None:
+        raise ValueError(f"found memory={text!r}; needed a number and a unit, such as '8GB' or '512MiB'")
+    return int(float(match.group(1)) * _UNITS[match.group(2) or ""])
 
 
 Resources = CpuOnly | GpuConfig | TpuPodConfig

@@ -70,6 +70,6 @@ def field_specs(cls: type) -> tuple[FieldSpec, ...]:
             default = field.default_factory()
         hint = hints[field.name]
         is_float = hint is float or (float in get_args(hint) and int not in get_args(hint))
-        kind = Kind(field.metadata.get(_METADATA_KEY, Kind.IDENTITY))
+        kind = Kind(field.metadata.get(_METADATA_KEY, class_kind(cls)))
         specs.append(FieldSpec(name=field.name, kind=kind, default=default, is_float=is_float))
     return tuple(specs)

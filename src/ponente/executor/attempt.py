@@ -107,7 +107,6 @@ class _Attempt:
 
     def _work(self) -> StepContext:
         self._volume.make_folder(self._output)
-        self._volume.make_folder(self._folder.state)
         context = StepContext(
             name=self._job.name,
             output_path=self._output,
@@ -124,7 +123,10 @@ class _Attempt:
         return context
 
     def _own_place(self, own: Own, path: str) -> str:
-        root = self._output if own is Own.OUTPUT else self._folder.state
+        root = self._output
+        if own is Own.STATE:
+            root = self._folder.state
+            self._volume.make_folder(root)
         return join(root, path) if path else root
 
     def _commit(self, context: StepContext) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import runpy
 import shlex
 import signal
 import sys
@@ -216,8 +217,6 @@ def graph_of_script(script: str) -> Graph:
 
 def run_script(script: str, argv: list[str]) -> None:
     """Runs a script as `python script argv…` does."""
-    import runpy
-
     if not os.path.isfile(script):
         raise RefusedError(f"found no script at {script}; give the path of an experiment, a .py file")
     before = sys.argv, sys.path[:]

@@ -125,7 +125,7 @@ class StepFolder:
 
     @property
     def log(self) -> NumberedLog:
-        return NumberedLog(f"{self.path}/.log")
+        return NumberedLog(self.path)
 
     @property
     def state(self) -> str:
@@ -154,13 +154,10 @@ class StepFolder:
         try:
             entry: Entry = _decode_entry(data)
         except msgspec.DecodeError as error:
-            raise FormatError(
-                f"{self.path}/.log/{number:06d}.json cannot be read ({error}); restore or remove it"
-            ) from error
+            raise FormatError(f"{self.log.path(number)} cannot be read ({error}); restore or remove it") from error
         if entry.format > FORMAT:
             raise FormatError(
-                f"{self.path}/.log/{number:06d}.json has format {entry.format}; this version knows up to {FORMAT}. "
-                "Upgrade ponente"
+                f"{self.log.path(number)} has format {entry.format}; this version knows up to {FORMAT}. Upgrade ponente"
             )
         return entry
 

@@ -103,6 +103,7 @@ class Driver:
         self._run = run
         self._max_concurrent = max_concurrent
         self._cpus = os.cpu_count() or 1
+        self._memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._watcher = Watcher()
         self._exits: queue.SimpleQueue[tuple[StepRun, int]] = queue.SimpleQueue()
         self._steps = {step.node.identity: StepRun(step) for step in plan.steps}
@@ -168,8 +169,10 @@ class Driver:
         if asked is None or not held:
             return True
         if isinstance(asked, CpuOnly):
-            taken = sum(other.num_cpus for other in held if isinstance(other, CpuOnly))
-            return taken == 0 or taken + asked.num_cpus <= self._cpus
+            others = [other for other in held if isinstance(other, CpuOnly)]
+            cpus = asked.num_cpus + sum(other.num_cpus for other in others)
+            memory = asked.memory_bytes + sum(other.memory_bytes for other in others)
+            return not others or (cpus <= self._cpus and memory <= self._memory_bytes)
         return all(other is None or isinstance(other, CpuOnly) for other in held)
 
     def _consider(self, step: StepRun) -> None:

@@ -7,6 +7,8 @@ exclusively created pointer to where their files lie. `store.volume.Volume` says
 import contextlib
 import threading
 
+import fsspec
+
 from ponente.store.paths import PRIVATE_MARK, absolute, basename, join, parent, relative
 
 _POINTER = ".at"
@@ -18,8 +20,6 @@ class MemoryVolume:
     _lock = threading.RLock()
 
     def __init__(self) -> None:
-        import fsspec
-
         self._fs = fsspec.filesystem("memory")
 
     def read(self, path: str) -> bytes:

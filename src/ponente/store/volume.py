@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from ponente.store.memory import MemoryVolume
 from ponente.store.paths import PRIVATE_MARK, basename, join, parent, protocol_of
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -229,7 +228,13 @@ def _sync_one(path: str) -> None:
         os.close(descriptor)
 
 
-_FACTORIES: dict[str, Callable[[], Volume]] = {"file": LocalVolume, "memory": MemoryVolume}
+def _memory_volume() -> Volume:
+    from ponente.store.memory import MemoryVolume
+
+    return MemoryVolume()
+
+
+_FACTORIES: dict[str, Callable[[], Volume]] = {"file": LocalVolume, "memory": _memory_volume}
 _VOLUMES: dict[str, Volume] = {}
 
 

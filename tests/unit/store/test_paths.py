@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ponente.store.paths import absolute, basename, expand, join, parent, protocol_of, relative, resolve_prefix
+from ponente.store.expansion import expand
+from ponente.store.paths import absolute, basename, join, parent, protocol_of, relative, resolve_prefix
 from ponente.store.volume import volume_of
 
 NAMES = st.text(alphabet="abc-._ é", min_size=1, max_size=6).filter(lambda name: name not in (".", ".."))
