@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from ponente.config.errors import UserError
+
 Command = Callable[[argparse.Namespace, list[str]], int]
 
 
@@ -23,9 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    except (ValueError, TypeError, FileNotFoundError) as error:
-        if os.environ.get("PONENTE_TRACEBACK"):
-            raise
+    except UserError as error:
         print(f"ponente: {error}", file=sys.stderr)
         code = 2
     sys.exit(code)

@@ -22,6 +22,7 @@ from typing import IO, Any, Protocol
 
 import msgspec
 
+from ponente.config.errors import RefusedError
 from ponente.store.redaction import Redactor
 from ponente.store.volume import volume_of
 
@@ -140,7 +141,7 @@ class DriverLauncher:
 
     def start(self, task: Task, on_exit: OnExit) -> Running:
         if task.env and self._concurrency > 1:
-            raise ValueError(
+            raise RefusedError(
                 f"step {task.name!r} has env={sorted(task.env)}, which steps in threads of one process would share; "
                 "use --max_concurrent 1 or --launcher subprocess"
             )

@@ -1,8 +1,9 @@
 """The graph of steps: identity, plan, claim and commit, run. Knows nothing about language models."""
 
+from ponente.config.errors import RefusedError, UserError
 from ponente.executor.estimate import Estimate, RateCard
 from ponente.executor.main import executor_main, plan_steps, run_steps
-from ponente.executor.options import ExecutorOptions, RefusedError
+from ponente.executor.options import ExecutorOptions
 from ponente.executor.step import (
     ExecutorStep,
     Retries,
@@ -22,6 +23,7 @@ __all__ = [
     "RefusedError",
     "Retries",
     "Summary",
+    "UserError",
     "executor_main",
     "output_path_of",
     "plan_steps",

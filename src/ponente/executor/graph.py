@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ponente.config.errors import RefusedError
 from ponente.executor.identity import Payload, identity_of, payload_of
 from ponente.executor.step import ExecutorStep
 
@@ -73,13 +74,13 @@ def matching(nodes: Iterable[Node], patterns: Sequence[str], flag: str) -> list[
         try:
             compiled = re.compile(pattern)
         except re.error as error:
-            raise ValueError(
+            raise RefusedError(
                 f"found {flag} {pattern!r}, which is no regular expression ({error}); correct it"
             ) from error
         hits = [node for node in listed if compiled.search(node.folder_name)]
         if not hits:
             names = ", ".join(node.name for node in listed[:12])
-            raise ValueError(f"found {flag} {pattern!r}, which matches no step; the steps are {names}")
+            raise RefusedError(f"found {flag} {pattern!r}, which matches no step; the steps are {names}")
         chosen |= {node.identity: node for node in hits}
     return list(chosen.values())
 
@@ -108,7 +109,7 @@ def _flatten(targets: Iterable[Any]) -> list[ExecutorStep]:
         elif isinstance(target, list | tuple):
             flat += _flatten(target)
         else:
-            raise TypeError(f"found {target!r} among the steps; needed ExecutorStep values")
+            raise RefusedError(f"found {target!r} among the steps; needed ExecutorStep values")
     return flat
 
 
@@ -143,7 +144,7 @@ def _parents_first(payloads: dict[ExecutorStep, Payload]) -> list[ExecutorStep]:
                 order.append(step)
             elif parent in open_steps:
                 names = [step.name for step in open_steps]
-                raise ValueError(
+                raise RefusedError(
                     f"found a cycle of steps: {' -> '.join([*names, parent.name])}; a step cannot need itself"
                 )
             else:
@@ -170,7 +171,7 @@ def _join(
     if step.override_output_path and not known.step.override_output_path:
         known.step = step
     elif step.override_output_path and step.override_output_path != known.step.override_output_path:
-        raise ValueError(
+        raise RefusedError(
             f"step {step.name!r} is pinned to both {known.step.override_output_path!r} and "
             f"{step.override_output_path!r}; keep one override_output_path"
         )

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
+from ponente.config.errors import UserError
 from ponente.config.fields import Kind, class_kind, field_specs
 from ponente.executor.reference import refer
 from ponente.executor.step import ExecutorStep, OwnPath, StepPath, Versioned
@@ -45,7 +46,7 @@ class Payload:
     secrets: list[str]  # what was masked; for the redactor, never stored
 
 
-class UnhashableError(TypeError):
+class UnhashableError(UserError, TypeError):
     """A config holds something that has no stable text; names the field."""
 
     def __init__(self, problem: str) -> None:

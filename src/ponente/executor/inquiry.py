@@ -8,12 +8,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from ponente.config.errors import RefusedError
 from ponente.executor.claim import Watcher, take_claim
 from ponente.executor.diff import Change, changes
 from ponente.executor.graph import Graph
 from ponente.executor.main import graph_of_script
 from ponente.executor.manifest import History, Manifest, Runs, who_runs
-from ponente.executor.options import RefusedError
 from ponente.executor.records import Adoption, Claim, Commit, PayloadRecord, Release, StepFolder
 from ponente.store.paths import absolute, relative, resolve_prefix
 from ponente.store.redaction import Redactor

@@ -22,10 +22,11 @@ from ponente.cluster.child import StoppedError
 from ponente.cluster.context import current_step
 from ponente.cluster.launch import DriverLauncher, Launcher, SubprocessLauncher
 from ponente.cluster.resources import CpuOnly
+from ponente.config.errors import RefusedError, UserError
 from ponente.executor.estimate import RateCard
 from ponente.executor.graph import Graph, build_graph
 from ponente.executor.manifest import GitLookup, RunResult, Runs, new_run_name
-from ponente.executor.options import ExecutorOptions, RefusedError, parse_options
+from ponente.executor.options import ExecutorOptions, parse_options
 from ponente.executor.plan import Plan, PlanRequest, State, make_plan
 from ponente.executor.recording import record_run
 from ponente.executor.report import outcome_text, plan_text, plan_totals
@@ -65,7 +66,7 @@ def executor_main(
     try:
         with _stopping_on_sigterm():
             outcome = _plan_or_run(list(steps), description, options)
-    except (RefusedError, ValueError, TypeError, FileNotFoundError) as error:
+    except UserError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.exit(2)
     except OSError as error:

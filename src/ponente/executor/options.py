@@ -20,10 +20,6 @@ class ExecutorOptions:
     launcher: str = "subprocess"
 
 
-class RefusedError(ValueError):
-    """The request cannot or may not be carried out; nothing was done."""
-
-
 def parse_options(argv: Sequence[str] | None, description: str | None = None) -> ExecutorOptions:
     """The flags of an experiment script."""
     summary = (description or "").strip().partition("\n")[0] or None

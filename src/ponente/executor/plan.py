@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from ponente.config.errors import RefusedError, UserError
 from ponente.executor.attempt import code_of
 from ponente.executor.claim import Watcher
 from ponente.executor.diff import changes
@@ -36,7 +37,7 @@ class State(StrEnum):
     UNNEEDED = "skip"
 
 
-class CollisionError(ValueError):
+class CollisionError(UserError, ValueError):
     """A folder belongs to a step of another identity whose first eight digits are the same."""
 
 
@@ -173,7 +174,7 @@ class _Planner:
             return volume.published_folder(path) or path
         commit = folder.last_commit(folder.view())
         if commit is None:
-            raise ValueError(
+            raise RefusedError(
                 f"step {node.name!r} is pinned to {path}, the folder of a step that has not finished; run that step "
                 "first, or pin to data that is whole"
             )

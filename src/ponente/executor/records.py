@@ -16,6 +16,7 @@ import msgspec
 
 from ponente.cluster.context import Progress
 from ponente.cluster.process import ProcessName
+from ponente.config.errors import UserError
 from ponente.store.log import NumberedLog
 from ponente.store.paths import absolute, join, relative
 from ponente.store.volume import volume_of
@@ -108,7 +109,7 @@ class LogView:
     entry: Entry | None
 
 
-class FormatError(ValueError):
+class FormatError(UserError, ValueError):
     """A record that this version cannot read; names the file."""
 
 

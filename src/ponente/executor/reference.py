@@ -16,7 +16,13 @@ from typing import Any
 
 import msgspec
 
+from ponente.config.errors import UserError
+
 Function = Callable[..., Any]
+
+
+class NotImportableError(UserError, TypeError):
+    """A function or class that another process cannot import."""
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -35,9 +41,9 @@ def refer(target: Any) -> Reference:
     qualname = getattr(target, "__qualname__", None)
     module_name = getattr(target, "__module__", None)
     if qualname is None or module_name is None:
-        raise TypeError(f"found {target!r}; needed a function defined with def at the top of a module")
+        raise NotImportableError(f"found {target!r}; needed a function defined with def at the top of a module")
     if "<lambda>" in qualname or "<locals>" in qualname:
-        raise TypeError(
+        raise NotImportableError(
             f"found {qualname} in {module_name}; a step runs in its own process, which can import only functions and "
             "classes from the top of a module. Move it there and pass what it needs through the config"
         )
@@ -52,7 +58,7 @@ def _refer(module_name: str, qualname: str, file: str | None) -> Reference:
     if spec is not None and spec.name and spec.name != "__main__":  # python -m package.module
         return Reference(module=spec.name, qualname=qualname)
     if file is None:
-        raise TypeError(f"found {qualname} typed at a prompt; a step's function must come from a file")
+        raise NotImportableError(f"found {qualname} typed at a prompt; a step's function must come from a file")
     script = os.path.abspath(file)
     return Reference(module=os.path.splitext(os.path.basename(script))[0], qualname=qualname, script=script)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ponente.cluster.process import is_gone
+from ponente.config.errors import RefusedError
 from ponente.executor.manifest import Manifest, ManifestStep, Runs
-from ponente.executor.options import RefusedError
 from ponente.executor.plan import State
 from ponente.executor.records import Claim, Commit, Outcome, Release, StepFolder
 from ponente.executor.run import describe_progress

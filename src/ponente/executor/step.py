@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from ponente.cluster.resources import Resources
+from ponente.config.errors import RefusedError
 from ponente.executor.estimate import Estimate
 from ponente.executor.reference import Function, step_kind
 
@@ -172,7 +173,7 @@ def step_type_of(fn: Function) -> StepType:
 def _clean(path: str) -> str:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts or path.startswith("/"):
-        raise ValueError(f"found {path!r}; needed a path below the step's folder, without '..' or a leading slash")
+        raise RefusedError(f"found {path!r}; needed a path below the step's folder, without '..' or a leading slash")
     return "/".join(parts)
 
 
@@ -180,7 +181,7 @@ def _check_name(name: str) -> None:
     parts = name.split("/") if isinstance(name, str) else []
     good = bool(parts) and all(part and not part.startswith(".") and part.isprintable() for part in parts)
     if not good or any(mark in name for mark in '\\:*?"<>|[]{}') or name != name.strip():
-        raise ValueError(
+        raise RefusedError(
             f"found step name {name!r}; needed parts joined by '/', none empty, none starting with a dot, "
             'without \\ : * ? " < > | [ ] { } or outer spaces'
         )

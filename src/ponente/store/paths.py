@@ -9,6 +9,8 @@ import posixpath
 from collections.abc import Mapping
 from pathlib import PurePath
 
+from ponente.config.errors import RefusedError
+
 PREFIX_VARIABLE = "PONENTE_PREFIX"
 DEFAULT_PREFIX = "./ponente-runs"
 PRIVATE_MARK = ".part-"  # what is not published yet lies under a name that starts so
@@ -31,7 +33,7 @@ def absolute(path: str | PurePath, base: str | None = None) -> str:
     """
     text = str(path)
     if not text:
-        raise ValueError("found an empty path where a place was needed; use '.' for the working directory")
+        raise RefusedError("found an empty path where a place was needed; use '.' for the working directory")
     protocol, found, rest = text.partition("://")
     if found and protocol not in ("file", "local"):
         clean = posixpath.normpath("/" + rest).lstrip("/")
@@ -52,7 +54,7 @@ def join(path: str, *parts: str) -> str:
     for part in parts:
         whole = posixpath.normpath(f"{whole.rstrip('/')}/{part}")
     if whole != root and not whole.startswith(root.rstrip("/") + "/"):
-        raise ValueError(f"found {'/'.join(parts)!r}, which leads out of {path}; needed a place below it")
+        raise RefusedError(f"found {'/'.join(parts)!r}, which leads out of {path}; needed a place below it")
     return f"{protocol}://{whole.lstrip('/')}" if found else whole
 
 

@@ -12,6 +12,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ponente.config.errors import UserError
 from ponente.store.paths import absolute, protocol_of
 from ponente.store.volume import publishing
 
@@ -21,7 +22,7 @@ _MAX_BATCH_ROWS = 4096
 _FORMAT, _VERSION, _ROWS = "ponente.format", "ponente.version", "ponente.rows"
 
 
-class ShardError(ValueError):
+class ShardError(UserError, ValueError):
     """A shard, or a line of one, that is not what its reader or writer needs."""
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from ponente.config.errors import RefusedError
 from ponente.store.paths import PRIVATE_MARK, basename, join, parent, protocol_of
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -250,7 +251,9 @@ def volume_of(path: str) -> Volume:
     if protocol not in _VOLUMES:
         if protocol not in _FACTORIES:
             known = ", ".join(sorted(_FACTORIES))
-            raise ValueError(f"found {path}, whose protocol {protocol}:// cannot hold a graph; needed one of: {known}")
+            raise RefusedError(
+                f"found {path}, whose protocol {protocol}:// cannot hold a graph; needed one of: {known}"
+            )
         _VOLUMES[protocol] = _FACTORIES[protocol]()
     return _VOLUMES[protocol]
 
