@@ -225,9 +225,13 @@ class _Ledger:
         names = [name for name in volume.names(self._call.records) if name[:-5].isdigit() and name.endswith(".json")]
         for name in names:
             record = msgspec.json.decode(volume.read(f"{self._call.records}/{name}"), type=_ShardRecord)
-            self._accept(int(name[:-5]), record)
-        if names:
-            logger.info("%s: %d of %d shards were finished before", self._call.name, len(names), len(self._call.shards))
+            if record.path is None or volume.exists(
+                join(self._call.state_path, record.path)
+            ):  # else somebody removed it
+                self._accept(int(name[:-5]), record)
+        if self.finished:
+            done, total = len(self.finished), len(self._call.shards)
+            logger.info("%s: %d of %d shards were finished before", self._call.name, done, total)
         open_shards = [index for index in range(len(self._call.shards)) if index not in self.finished]
         self._waiting = sorted(open_shards, key=self._weight_of)  # the heaviest last, where pop takes it
 

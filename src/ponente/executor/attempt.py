@@ -34,6 +34,7 @@ DONE_EXIT = 0
 FAILED_EXIT = 1
 CLAIMED_EXIT = 3  # somebody else holds the step, or took it over
 NO_SPACE_EXIT = 74  # EX_IOERR
+_MAX_NAMES = 1000
 ENTRY = "ponente.executor.attempt:run_job"
 
 
@@ -135,6 +136,7 @@ class _Attempt:
         if self._job.override_output is not None:
             output = self._publish_override(self._job.override_output)
         objects = {name: self._folder.from_prefix(join(self._folder.state, name)) for name in context.state_objects}
+        names = sorted(volume_of(output).names(output))
         summary: Any = self._redactor.value(self._summary)
         commit = Commit(
             identity=self._job.identity,
@@ -142,6 +144,7 @@ class _Attempt:
             run=self._job.run,
             time=time.time(),
             seconds=round(time.monotonic() - self._began, 3),
+            names=names if len(names) <= _MAX_NAMES else [],
             objects=objects,
             summary=summary,
         )

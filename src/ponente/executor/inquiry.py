@@ -174,6 +174,7 @@ class Inquiry:
             Commit(
                 identity=target.identity,
                 output=commit.output,
+                names=commit.names,
                 objects=commit.objects,
                 summary=commit.summary,
                 run=run,

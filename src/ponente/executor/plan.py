@@ -191,10 +191,10 @@ class _Planner:
 
     def _judge_commit(self, step: PlannedStep, commit: Commit) -> None:
         step.commit = commit
-        place = step.folder.place(commit)
-        if not volume_of(place).exists(place):
+        gone = step.folder.missing(commit)
+        if gone is not None:
             step.commit, step.output_is_gone = None, True
-            step.why = f"its output {place} is gone"
+            step.why = f"{gone} of its output is gone"
             return
         step.state = State.HIT
         if commit.adopted is not None:

@@ -73,13 +73,17 @@ class Adoption(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True, tag="commit"):
-    """The result: where it lies (from the prefix), with those names of it that lie in the state folder."""
+    """The result: where it lies (from the prefix), with those names of it that lie in the state folder.
+
+    `names` are the first names in the output folder, to see later that none is gone; none are kept of a large folder.
+    """
 
     identity: str
     output: str
     run: str
     time: float
     seconds: float = 0.0
+    names: list[str] = msgspec.field(default_factory=list)
     objects: dict[str, str] = msgspec.field(default_factory=dict)
     summary: dict[str, Any] = msgspec.field(default_factory=dict)
     adopted: Adoption | None = None
@@ -202,6 +206,18 @@ class StepFolder:
             return join(absolute(commit.objects[first], self.prefix), path[len(first) :] or ".")
         output = absolute(commit.output, self.prefix)
         return join(output, path) if path else output
+
+    def missing(self, commit: Commit) -> str | None:
+        """A place that a commit names and that is gone, if any."""
+        output = self.place(commit)
+        volume = volume_of(output)
+        gone = set(commit.names).difference(volume.names(output)) if commit.names else set()
+        if gone:
+            return join(output, min(gone))
+        if not commit.names and not volume.exists(output):
+            return output
+        objects = [absolute(path, self.prefix) for path in commit.objects.values()]
+        return next((path for path in objects if not volume.exists(path)), None)
 
     def from_prefix(self, path: str) -> str:
         """`path` as the log stores it: from the prefix where it is below it, so that a prefix may be moved."""
