@@ -174,5 +174,5 @@ report = ExecutorStep(
 
 if __name__ == "__main__":
     outcome = executor_main(steps=[report], description=__doc__)
-    if outcome is not None:
+    if outcome is not None and report in outcome:
         print(Path(outcome.path(report / "report.txt")).read_text(), end="")

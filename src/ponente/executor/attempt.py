@@ -19,12 +19,12 @@ from ponente.cluster.child import StoppedError
 from ponente.cluster.context import Progress, StepContext, running_step
 from ponente.cluster.launch import RESUME_EXIT
 from ponente.executor.claim import HEART, LostClaimError, Tenure, take_claim
-from ponente.executor.records import Claim, Commit, ErrorNote, Outcome, Release, StepFolder
+from ponente.executor.records import Claim, Commit, ErrorNote, Outcome, Release, StepFolder, count_names
 from ponente.executor.reference import Function, Reference, load, source_file
 from ponente.executor.step import Own
 from ponente.executor.summary import Summary
 from ponente.executor.transit import unpack
-from ponente.store.paths import join, parent
+from ponente.store.paths import absolute, join, parent
 from ponente.store.redaction import Redactor
 from ponente.store.volume import is_no_space, private_path, volume_of
 
@@ -34,7 +34,6 @@ DONE_EXIT = 0
 FAILED_EXIT = 1
 CLAIMED_EXIT = 3  # somebody else holds the step, or took it over
 NO_SPACE_EXIT = 74  # EX_IOERR
-_MAX_NAMES = 1000
 ENTRY = "ponente.executor.attempt:run_job"
 
 
@@ -136,7 +135,8 @@ class _Attempt:
         if self._job.override_output is not None:
             output = self._publish_override(self._job.override_output)
         objects = {name: self._folder.from_prefix(join(self._folder.state, name)) for name in context.state_objects}
-        names = sorted(volume_of(output).names(output))
+        places = [output, *(absolute(path, self._folder.prefix) for path in objects.values())]
+        counts = {self._folder.from_prefix(place): count_names(place) for place in places if count_names(place)}
         summary: Any = self._redactor.value(self._summary)
         commit = Commit(
             identity=self._job.identity,
@@ -144,7 +144,7 @@ class _Attempt:
             run=self._job.run,
             time=time.time(),
             seconds=round(time.monotonic() - self._began, 3),
-            names=names if len(names) <= _MAX_NAMES else [],
+            counts=counts,
             objects=objects,
             summary=summary,
         )

@@ -174,7 +174,7 @@ class Inquiry:
             Commit(
                 identity=target.identity,
                 output=commit.output,
-                names=commit.names,
+                counts=commit.counts,
                 objects=commit.objects,
                 summary=commit.summary,
                 run=run,

@@ -194,7 +194,7 @@ class _Planner:
         gone = step.folder.missing(commit)
         if gone is not None:
             step.commit, step.output_is_gone = None, True
-            step.why = f"{gone} of its output is gone"
+            step.why = f"its output is not whole: {gone}"
             return
         step.state = State.HIT
         if commit.adopted is not None:

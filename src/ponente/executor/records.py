@@ -75,7 +75,7 @@ class Adoption(msgspec.Struct, frozen=True):
 class Commit(msgspec.Struct, frozen=True, tag="commit"):
     """The result: where it lies (from the prefix), with those names of it that lie in the state folder.
 
-    `names` are the first names in the output folder, to see later that none is gone; none are kept of a large folder.
+    `counts` says how many names each of these folders had, to see later that none is gone.
     """
 
     identity: str
@@ -83,7 +83,7 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
     run: str
     time: float
     seconds: float = 0.0
-    names: list[str] = msgspec.field(default_factory=list)
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
     objects: dict[str, str] = msgspec.field(default_factory=dict)
     summary: dict[str, Any] = msgspec.field(default_factory=dict)
     adopted: Adoption | None = None
@@ -111,6 +111,11 @@ class LogView:
 
     number: int
     entry: Entry | None
+
+
+def count_names(folder: str) -> int:
+    """How many files and folders a folder holds, records aside."""
+    return sum(not name.startswith(".") for name in volume_of(folder).names(folder))
 
 
 class FormatError(UserError, ValueError):
@@ -208,16 +213,16 @@ class StepFolder:
         return join(output, path) if path else output
 
     def missing(self, commit: Commit) -> str | None:
-        """A place that a commit names and that is gone, if any."""
+        """What is gone of a committed output, in words; None if all is there."""
         output = self.place(commit)
-        volume = volume_of(output)
-        gone = set(commit.names).difference(volume.names(output)) if commit.names else set()
-        if gone:
-            return join(output, min(gone))
-        if not commit.names and not volume.exists(output):
-            return output
-        objects = [absolute(path, self.prefix) for path in commit.objects.values()]
-        return next((path for path in objects if not volume.exists(path)), None)
+        if not commit.counts and not volume_of(output).exists(output):
+            return f"{output} is gone"
+        for place, count in commit.counts.items():
+            folder = absolute(place, self.prefix)
+            found = count_names(folder)
+            if found < count:
+                return f"{count - found} of the {count} files in {folder} are gone"
+        return None
 
     def from_prefix(self, path: str) -> str:
         """`path` as the log stores it: from the prefix where it is below it, so that a prefix may be moved."""

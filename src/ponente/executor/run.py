@@ -21,6 +21,7 @@ from ponente.cluster.context import Progress
 from ponente.cluster.launch import RESUME_EXIT, Launcher, Running, Task, stop_all
 from ponente.cluster.process import is_gone
 from ponente.cluster.resources import CpuOnly
+from ponente.config.errors import RefusedError
 from ponente.executor.attempt import CLAIMED_EXIT, ENTRY, NO_SPACE_EXIT, Job, code_of
 from ponente.executor.claim import Watcher
 from ponente.executor.plan import Plan, PlannedStep, State
@@ -84,7 +85,15 @@ class RunOutcome:
     def path(self, handle: ExecutorStep | StepPath) -> str:
         """Where the output of a step of this run lies: `outcome.path(report / "report.txt")`."""
         whole = StepPath(handle) if isinstance(handle, ExecutorStep) else handle
+        if whole.step not in self:
+            raise RefusedError(f"step {whole.step.name!r} has no result in this run; ask `step in outcome` first")
         return self.plan.step_of(whole).resolve(whole)
+
+    def __contains__(self, step: ExecutorStep) -> bool:
+        """Whether a step has a result: not where it failed, or was left out by --run_only."""
+        node = self.plan.graph.by_step.get(step)
+        planned = self.plan.by_identity.get(node.identity) if node is not None else None
+        return planned is not None and (planned.commit is not None or planned.pinned is not None)
 
     @property
     def exit_code(self) -> int:
