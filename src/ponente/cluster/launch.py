@@ -8,6 +8,7 @@ group of its own and ends with its driver: it watches the driver's end of its st
 import collections
 import contextlib
 import importlib
+import json
 import logging
 import os
 import signal
@@ -19,8 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import IO, Any, Protocol
-
-import msgspec
 
 from ponente.config.errors import RefusedError
 from ponente.store.redaction import Redactor
@@ -79,7 +78,7 @@ class SubprocessLauncher:
             start_new_session=True,
         )
         running = _Subprocess(process, log, self._redactor, on_exit)
-        running.send(msgspec.json.encode({"entry": task.entry, "job": task.job, "path": sys.path}))
+        running.send(json.dumps({"entry": task.entry, "job": task.job, "path": sys.path}).encode())
         return running
 
 

@@ -8,6 +8,7 @@ when it is free, so skew costs at most one shard's time.
 
 import errno
 import inspect
+import json
 import logging
 import os
 import time
@@ -129,9 +130,14 @@ class _ShardRecord(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
+def decode_record(data: str | bytes) -> _ShardRecord:
+    """A shard's record; by Python's own JSON, which keeps what is no number and what is beyond 64 bits."""
+    return msgspec.convert(json.loads(data), _ShardRecord)
+
+
 def storable(shard: Any) -> Any:
     """A shard as a record may hold it: plain JSON, without secrets."""
-    return Redactor().value(msgspec.json.decode(msgspec.json.encode(shard)))
+    return Redactor().value(json.loads(json.dumps(shard)))
 
 
 class _ShardCall:
@@ -155,8 +161,8 @@ class _ShardCall:
             raise ValueError(f"map_shards: found name={self.name!r}; needed one name without slashes or a leading dot")
         for index, shard in enumerate(self.shards):
             try:
-                msgspec.json.encode(shard)
-            except (TypeError, OverflowError) as error:
+                json.dumps(shard)
+            except TypeError as error:
                 raise TypeError(f"map_shards: shard {index} ({shard!r}) is no JSON value ({error})") from error
 
     def record_path(self, index: int) -> str:
@@ -169,15 +175,20 @@ class _ShardCall:
             published, value = self._publish(shard, f"{self.folder}/{index:05d}{self._suffix}")
         else:
             published, value = None, self._fn(shard)
-        record = _ShardRecord(
-            shard=storable(shard),
-            path=relative(published, self.state_path) if published else None,
-            value=value,
-            seconds=round(time.monotonic() - began, 3),
-        )
+        fields = {
+            "shard": storable(shard),
+            "path": relative(published, self.state_path) if published else None,
+            "value": value,
+            "seconds": round(time.monotonic() - began, 3),
+            "format": FORMAT,
+        }
+        try:
+            encoded = json.dumps(fields)
+        except TypeError as error:
+            raise TypeError(f"found a result {value!r} of shard {shard!r}; needed a small JSON value") from error
         path = self.record_path(index)
-        volume_of(path).create(path, msgspec.json.encode(record))
-        return record
+        volume_of(path).create(path, encoded.encode())
+        return decode_record(encoded)
 
     def _publish(self, shard: Any, path: str) -> tuple[str | None, Any]:
         volume, private = volume_of(path), private_path(path)
@@ -224,7 +235,7 @@ class _Ledger:
         volume = volume_of(self._call.records)
         names = [name for name in volume.names(self._call.records) if name[:-5].isdigit() and name.endswith(".json")]
         for name in names:
-            record = msgspec.json.decode(volume.read(f"{self._call.records}/{name}"), type=_ShardRecord)
+            record = decode_record(volume.read(f"{self._call.records}/{name}"))
             if record.path is None or volume.exists(
                 join(self._call.state_path, record.path)
             ):  # else somebody removed it

@@ -24,7 +24,7 @@ from ponente.executor.reference import Function, Reference, load, source_file
 from ponente.executor.step import Own
 from ponente.executor.summary import Summary
 from ponente.executor.transit import unpack
-from ponente.store.paths import absolute, join, parent
+from ponente.store.paths import join, parent
 from ponente.store.redaction import Redactor
 from ponente.store.volume import is_no_space, private_path, volume_of
 
@@ -135,7 +135,7 @@ class _Attempt:
         if self._job.override_output is not None:
             output = self._publish_override(self._job.override_output)
         objects = {name: self._folder.from_prefix(join(self._folder.state, name)) for name in context.state_objects}
-        places = [output, *(absolute(path, self._folder.prefix) for path in objects.values())]
+        places = [output, *(self._folder.absolute(path) for path in objects.values())]
         counts = {self._folder.from_prefix(place): count_names(place) for place in places if count_names(place)}
         summary: Any = self._redactor.value(self._summary)
         commit = Commit(

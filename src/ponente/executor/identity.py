@@ -26,6 +26,7 @@ from ponente.store.redaction import is_secret_name, may_be_secret_name, redact_v
 Json = Any
 _OMIT = object()
 _SHORTEST_TEXT_SECRET = 14
+_PLAIN_KINDS = frozenset((int, bool, type(None)))
 
 
 @dataclasses.dataclass(slots=True)
@@ -120,6 +121,9 @@ class _Canonical:
     def sequence(self, values: Any) -> Json:
         canonical = []
         for position, value in enumerate(values):
+            if type(value) in _PLAIN_KINDS:
+                canonical.append(value)
+                continue
             try:
                 item = self.of(value)
             except UnhashableError as error:
@@ -203,6 +207,9 @@ class _Canonical:
                 item, kind = float(item), float
             if kind is default_type and item == default:
                 continue
+            if kind in _PLAIN_KINDS or (kind is str and not secret and len(item) < _SHORTEST_TEXT_SECRET):
+                canonical[name] = item  # what `of` would say, without the call: most fields are such
+                continue
             try:
                 found = self._masked(name, item) if secret and kind is str else of(item)
             except UnhashableError as error:
@@ -279,6 +286,12 @@ def _handler_of(kind: type) -> _Handler:
         return _Canonical.enum
     if issubclass(kind, PurePath):
         return _Canonical.path
+    if issubclass(kind, str):
+        return lambda canonical, value: canonical.text(str(value))
+    if issubclass(kind, int):
+        return lambda canonical, value: int(value)
+    if issubclass(kind, float):  # numpy.float64, say: it hashes as the number it is
+        return lambda canonical, value: canonical.number(float(value))
     if dataclasses.is_dataclass(kind):
         return _Canonical.data
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):

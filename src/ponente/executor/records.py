@@ -5,6 +5,7 @@ and dot-named records: the payload, the numbered log, heartbeats, events, progre
 Everything that a plan, `status`, `why` or the browser says is derived from these.
 """
 
+import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from ponente.cluster.context import Progress
 from ponente.cluster.process import ProcessName
 from ponente.config.errors import UserError
 from ponente.store.log import NumberedLog
-from ponente.store.paths import absolute, join, relative
+from ponente.store.paths import join, relative
 from ponente.store.volume import volume_of
 
 FORMAT = 1
@@ -193,23 +194,23 @@ class StepFolder:
         """The stored payload, if any."""
         path = f"{self.path}/.payload.json"
         try:
-            return msgspec.json.decode(volume_of(path).read(path), type=PayloadRecord)
+            return msgspec.convert(json.loads(volume_of(path).read(path)), PayloadRecord)
         except FileNotFoundError:
             return None
-        except msgspec.DecodeError as error:
+        except (json.JSONDecodeError, msgspec.ValidationError) as error:
             raise FormatError(f"{path} cannot be read ({error}); restore or remove it") from error
 
     def write_payload(self, record: PayloadRecord) -> None:
         """Stores the payload unless one is there."""
         path = f"{self.path}/.payload.json"
-        volume_of(path).create(path, msgspec.json.encode(record))
+        volume_of(path).create(path, json.dumps(msgspec.structs.asdict(record)).encode())
 
     def place(self, commit: Commit, path: str = "") -> str:
         """Where `path` of a committed output lies."""
         first = path.partition("/")[0]
         if first and first in commit.objects:
-            return join(absolute(commit.objects[first], self.prefix), path[len(first) :] or ".")
-        output = absolute(commit.output, self.prefix)
+            return join(self.absolute(commit.objects[first]), path[len(first) :] or ".")
+        output = self.absolute(commit.output)
         return join(output, path) if path else output
 
     def missing(self, commit: Commit) -> str | None:
@@ -218,11 +219,15 @@ class StepFolder:
         if not commit.counts and not volume_of(output).exists(output):
             return f"{output} is gone"
         for place, count in commit.counts.items():
-            folder = absolute(place, self.prefix)
+            folder = self.absolute(place)
             found = count_names(folder)
             if found < count:
                 return f"{count - found} of the {count} files in {folder} are gone"
         return None
+
+    def absolute(self, place: str) -> str:
+        """A place that the log stores, whole; what it stores is clean already."""
+        return place if place.startswith("/") or "://" in place else f"{self.prefix.rstrip('/')}/{place}"
 
     def from_prefix(self, path: str) -> str:
         """`path` as the log stores it: from the prefix where it is below it, so that a prefix may be moved."""

@@ -25,7 +25,7 @@ OwnPlaces = Callable[[Own, str], str]
 def pack(value: Any, resolve: Resolve) -> Json:
     """`value` as JSON, each handle of another step as the path that `resolve` gives."""
     if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, Enum)):
-        return value
+        return _plain(value)
     if isinstance(value, ExecutorStep):
         return resolve(StepPath(value))
     if isinstance(value, StepPath):
@@ -40,6 +40,14 @@ def pack(value: Any, resolve: Resolve) -> Json:
         fields = [field.name for field in dataclasses.fields(value) if field.init]
         return {"$data": [_name(type(value)), {name: pack(getattr(value, name), resolve) for name in fields}]}
     return _pack_container(value, resolve)
+
+
+def _plain(value: Any) -> Json:
+    """A plain value without the subclass it may come in (numpy.float64, say)."""
+    for base in (bool, int, float, str):
+        if isinstance(value, base):
+            return value if type(value) is base else base(value)
+    return value
 
 
 def _pack_container(value: Any, resolve: Resolve) -> Json:
