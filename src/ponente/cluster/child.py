@@ -5,17 +5,15 @@ killed, workers and helper programs included.
 """
 
 import json
+import logging
 import os
 import signal
 import sys
 import threading
 from types import FrameType
 
-from ponente.cluster.launch import RESUME_EXIT, load_entry
-
-
-class StoppedError(BaseException):
-    """This process was asked to end (SIGTERM); no Exception, so that user code does not swallow it."""
+from ponente.cluster.launch import LOG_FORMAT, RESUME_EXIT, load_entry
+from ponente.cluster.process import StoppedError
 
 
 def main() -> int:
@@ -31,9 +29,13 @@ def main() -> int:
     threading.Thread(target=_end_with, args=(driver,), name="ponente-driver-watch", daemon=True).start()
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     task = json.loads(message)
     sys.path[:] = task["path"]
-    return load_entry(task["entry"])(task["job"])
+    try:
+        return load_entry(task["entry"])(task["job"])
+    except StoppedError:
+        return RESUME_EXIT
 
 
 def _end_with(driver: int) -> None:

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 OnExit = Callable[[int], None]
 RESUME_EXIT = 75  # EX_TEMPFAIL: "resume me"
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"  # of a step's log file
 _TAIL_LINES = 40
 _MAX_LINE_BYTES = 1 << 16
 
@@ -206,7 +207,7 @@ class _StepLogHandler(logging.Handler):
 
 
 _handler = _StepLogHandler()
-_handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+_handler.setFormatter(logging.Formatter(LOG_FORMAT))
 
 
 @contextlib.contextmanager

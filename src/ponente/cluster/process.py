@@ -1,4 +1,4 @@
-"""Processes by name: who this one is, and whether another is gone.
+"""Processes by name: who this one is, whether another is gone, and that this one was asked to end.
 
 A process is named by host (boot and process-id space included), pid, start time and a random token, so a pid that was
 used again, a fork, and an equal pid in another container are told apart.
@@ -11,6 +11,10 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
+
+
+class StoppedError(BaseException):
+    """This process was asked to end (SIGTERM); no Exception, so that user code does not swallow it."""
 
 
 class ProcessName(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ worker that dies or takes too long fails only its own call and is replaced. Work
 """
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
-from ponente.cluster.launch import RESUME_EXIT
+from ponente.cluster.launch import LOG_FORMAT, RESUME_EXIT
 from ponente.store.volume import is_no_space
 
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -139,6 +140,7 @@ def _serve(connection: Connection, call: Callable[[int], Any]) -> None:
     """The main loop of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from ponente.cluster.child import StoppedError
 from ponente.cluster.context import Progress, StepContext, running_step
 from ponente.cluster.launch import RESUME_EXIT
+from ponente.cluster.process import StoppedError
 from ponente.executor.claim import HEART, LostClaimError, Tenure, take_claim
 from ponente.executor.records import Claim, Commit, ErrorNote, Outcome, Release, StepFolder, count_names
 from ponente.executor.reference import Function, Reference, load, source_file
@@ -99,7 +99,7 @@ class _Attempt:
             logger.warning("%s", error)
             self._note("lost_claim", {"claim": self._tenure.number})
             return CLAIMED_EXIT
-        except KeyboardInterrupt as error:  # in the driver's own process: the driver must hear of it too
+        except (KeyboardInterrupt, StoppedError) as error:  # whoever runs this process must hear of it too
             self._release(Outcome.PREEMPTED, error)
             raise
         except BaseException as error:  # noqa: BLE001 (whatever ends the step is recorded and told by the exit code)
@@ -182,7 +182,7 @@ class _Attempt:
             error=self._error_note(error),
             code=code_of(self._fn) if self._fn is not None else None,
         )
-        logger.error("%s: %s\n%s", self._job.name, outcome.value, release.error.traceback)
+        logger.info("%s: %s\n%s", self._job.name, outcome.value, release.error.traceback)
         if self._job.override_output is not None:
             volume_of(self._output).remove(parent(self._output))
         try:
@@ -221,7 +221,7 @@ class _Attempt:
 def _outcome_of(error: BaseException) -> Outcome:
     if is_no_space(error):
         return Outcome.NO_SPACE
-    if isinstance(error, StoppedError) or (isinstance(error, SystemExit) and error.code == RESUME_EXIT):
+    if isinstance(error, SystemExit) and error.code == RESUME_EXIT:
         return Outcome.PREEMPTED
     return Outcome.FAILED
 

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from types import FrameType
 
-from ponente.cluster.child import StoppedError
 from ponente.cluster.context import current_step
 from ponente.cluster.launch import DriverLauncher, Launcher, SubprocessLauncher
+from ponente.cluster.process import StoppedError
 from ponente.cluster.resources import CpuOnly
 from ponente.config.errors import RefusedError, UserError
 from ponente.executor.estimate import RateCard
@@ -176,6 +176,7 @@ def show_logs() -> None:
         package.addHandler(handler)
         package.setLevel(logging.INFO)
         package.propagate = False
+        logging.getLogger("ponente.executor.attempt").setLevel(logging.WARNING)  # the driver tells what came of it
 
 
 @contextlib.contextmanager

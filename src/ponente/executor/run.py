@@ -16,10 +16,9 @@ from enum import StrEnum
 
 import msgspec
 
-from ponente.cluster.child import StoppedError
 from ponente.cluster.context import Progress
 from ponente.cluster.launch import RESUME_EXIT, Launcher, Running, Task, stop_all
-from ponente.cluster.process import is_gone
+from ponente.cluster.process import StoppedError, is_gone
 from ponente.cluster.resources import CpuOnly
 from ponente.config.errors import RefusedError
 from ponente.executor.attempt import CLAIMED_EXIT, ENTRY, NO_SPACE_EXIT, Job, code_of
@@ -36,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.25
 _PROGRESS_SECONDS = 5.0
+_STILL_RUNNING_SECONDS = 60.0
 _STOP_GRACE_SECONDS = 10.0
 _PREEMPTING_SIGNALS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 
@@ -48,7 +48,7 @@ class Fate(StrEnum):
     FAILED = "failed"
     HELD = "held"
     UNNEEDED = "skip"
-    OPEN = "open"
+    OPEN = "unfinished"
 
 
 @dataclass(eq=False)
@@ -65,6 +65,7 @@ class StepRun:
     held_by: "StepRun | None" = None
     last_progress: Progress | None = None
     began: float = 0.0
+    last_shown: float = 0.0
 
     @property
     def name(self) -> str:
@@ -352,8 +353,11 @@ class Driver:
         for step in self._active:
             progress = step.planned.folder.progress()
             if progress is not None and progress != step.last_progress:
-                step.last_progress = progress
+                step.last_progress, step.last_shown = progress, now
                 logger.info("       at     %s: %s", step.name, describe_progress(progress))
+            elif now - max(step.began, step.last_shown) > _STILL_RUNNING_SECONDS:
+                step.last_shown = now
+                logger.info("       at     %s: running for %.0f s", step.name, now - step.began)
 
     def _stop(self) -> None:
         """Asks what still runs to end, then makes it, and writes down that it was stopped."""
