@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ponente.store.memory import MemoryVolume
 from ponente.store.expansion import expand
+from ponente.store.memory import MemoryVolume
 from ponente.store.paths import PRIVATE_MARK, parent
 from ponente.store.volume import is_no_space, private_path, publishing, publishing_folder, register_volume, volume_of
 
