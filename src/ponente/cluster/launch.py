@@ -21,7 +21,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import IO, Any, Protocol
 
-from ponente.config.errors import RefusedError
 from ponente.store.redaction import Redactor
 from ponente.store.volume import volume_of
 
@@ -140,11 +139,6 @@ class DriverLauncher:
         self._concurrency = concurrency
 
     def start(self, task: Task, on_exit: OnExit) -> Running:
-        if task.env and self._concurrency > 1:
-            raise RefusedError(
-                f"step {task.name!r} has env={sorted(task.env)}, which steps in threads of one process would share; "
-                "use --max_concurrent 1 or --launcher subprocess"
-            )
         if self._concurrency > 1:
             threading.Thread(target=lambda: on_exit(self._call(task)), name=task.name, daemon=True).start()
             return _InDriver()

@@ -126,6 +126,7 @@ def run_steps(steps: Sequence[ExecutorStep], options: ExecutorOptions, *, descri
     git = GitLookup(os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else ".")
     plan = plan_steps(steps, options)
     _check_cost(plan, options)
+    concurrent = _concurrency(plan, options)
     redactor = Redactor.of_process(os.environ, sys.argv)
     for planned in plan.by_identity.values():
         redactor.learn_mapping(planned.node.step.env)
@@ -135,11 +136,13 @@ def run_steps(steps: Sequence[ExecutorStep], options: ExecutorOptions, *, descri
     if to_run:
         logger.info("run %s: %s", run, plan_totals(plan))
     record_run(plan, run, redactor, git, description)
-    concurrent = options.max_concurrent or (1 if launcher_name == "driver" else os.cpu_count() or 1)
     driver = Driver(plan, _launcher(launcher_name, redactor, concurrent), redactor, run=run, max_concurrent=concurrent)
     outcome = driver.run()
     states = {fate.value: [step.name for step in outcome.of(fate)] for fate in Fate}
-    Runs(prefix).write_result(run, RunResult(time=time.time(), exit_code=outcome.exit_code, states=states))
+    try:
+        Runs(prefix).write_result(run, RunResult(time=time.time(), exit_code=outcome.exit_code, states=states))
+    except OSError as error:  # the logs of the steps say all that counts
+        logger.warning("how run %s ended could not be recorded: %s", run, error)
     return outcome
 
 
@@ -157,6 +160,17 @@ def _check_cost(plan: Plan, options: ExecutorOptions) -> None:
             f"found an estimated cost of {plan.total_cost:.2f} {plan.currency or 'USD'}, above --max_cost "
             f"{options.max_cost:g}; nothing was run. See --dry_run for what each step costs"
         )
+
+
+def _concurrency(plan: Plan, options: ExecutorOptions) -> int:
+    concurrent = options.max_concurrent or (1 if options.launcher == "driver" else os.cpu_count() or 1)
+    with_env = [step.name for step in plan.of(State.RUN) if step.node.step.env]
+    if options.launcher == "driver" and concurrent > 1 and with_env:
+        raise RefusedError(
+            f"found env on {', '.join(with_env[:5])}, which steps in threads of one process would share; "
+            "use --max_concurrent 1 or --launcher subprocess"
+        )
+    return concurrent
 
 
 def _launcher(name: str, redactor: Redactor, concurrent: int) -> Launcher:

@@ -251,10 +251,10 @@ class _Planner:
 
     def _explain_log(self, step: PlannedStep) -> None:
         entry = step.view.entry
+        record = step.folder.payload_record()
+        if record is not None and record.identity != step.node.identity:
+            raise self._collision(step.folder, step.node, record.identity)
         if entry is None:
-            record = step.folder.payload_record()
-            if record is not None and record.identity != step.node.identity:
-                raise self._collision(step.folder, step.node, record.identity)
             step.why = step.why or self._changed(step)
         elif isinstance(entry, Claim):
             dead = self._watcher.is_dead(step.folder, step.view)

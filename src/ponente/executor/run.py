@@ -239,7 +239,11 @@ class Driver:
         step.began = time.monotonic()
         self._active.add(step)
         logger.debug("%s: attempt %d", step.name, step.attempts)
-        step.running = self._launcher.start(task, lambda code: self._exits.put((step, code)))
+        try:
+            step.running = self._launcher.start(task, lambda code: self._exits.put((step, code)))
+        except Exception:
+            self._active.discard(step)
+            raise
 
     # -- what came of it
 
