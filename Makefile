@@ -17,7 +17,7 @@ help:  ## show the targets
 quickstart: $(VENV)/.core  ## set up, then count the words of Shakespeare as a graph of steps
 	@$(PY) experiments/tutorials/word_count.py
 
-test: lint types unit  ## set up, then lint, types and every test but soak and GPU
+test: lint types unit  ## set up, then lint, types and every test but soak
 
 lint: $(VENV)/.dev  ## ruff, rules and format
 	@$(VENV)/bin/ruff check --quiet .
@@ -26,7 +26,7 @@ lint: $(VENV)/.dev  ## ruff, rules and format
 types: $(VENV)/.dev  ## mypy, strict
 	@$(VENV)/bin/mypy --no-error-summary
 
-unit: $(VENV)/.dev  ## every test but soak and GPU
+unit: $(VENV)/.dev  ## every test but soak
 	@$(PY) -m pytest -n 2
 
 soak: $(VENV)/.dev  ## long fault runs; rewrites docs/soak.md
