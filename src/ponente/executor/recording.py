@@ -14,7 +14,7 @@ def record_run(plan: Plan, run: str, redactor: Redactor, git: GitLookup, descrip
     """Writes the payloads that are not stored yet, then the manifest."""
     now = time.time()
     for planned in plan.by_identity.values():
-        if planned.state is not State.HIT or planned.commit is None:
+        if planned.state is not State.HIT or planned.commit is None or planned.equivalent is not None:
             payload: object = redactor.value(planned.node.payload)
             assert isinstance(payload, dict)
             text = planned.node.step.description
