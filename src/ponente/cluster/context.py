@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from ponente.store.redaction import Redactor
+
 
 class Progress(msgspec.Struct, frozen=True):
     """How far a step is; `total` 0 where nobody knows."""
@@ -42,6 +44,7 @@ class StepContext:
     num_cpus: int | None = None
     publish_progress: Callable[[Progress], None] = _ignore_progress
     record_event: Callable[[str, Mapping[str, Any]], None] = _ignore_event
+    redactor: Redactor = field(default_factory=Redactor)
     state_objects: set[str] = field(default_factory=set)  # names below the state path that the commit is to name
     started: float = field(default_factory=time.monotonic)
 

@@ -31,6 +31,7 @@ RESUME_EXIT = 75  # EX_TEMPFAIL: "resume me"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"  # of a step's log file
 _TAIL_LINES = 40
 _MAX_LINE_BYTES = 1 << 16
+_DRAIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,30 +79,36 @@ class SubprocessLauncher:
             start_new_session=True,
         )
         running = _Subprocess(process, log, self._redactor, on_exit)
-        running.send(json.dumps({"entry": task.entry, "job": task.job, "path": sys.path}).encode())
+        running.begin(json.dumps({"entry": task.entry, "job": task.job, "path": sys.path}).encode())
         return running
 
 
 class _Subprocess:
-    """A task's process, and the thread that carries its output, without secrets, to its log file."""
+    """A task's process; one thread carries its output, without secrets, to its log file, another awaits its end.
+
+    What the task started and forgot ends with it: nobody else would end it, and it may keep the output open for ever.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], log: IO[bytes], redactor: Redactor, on_exit: OnExit) -> None:
         self._process = process
         self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
-        self._pump = threading.Thread(target=self._carry, args=(log, redactor, on_exit), daemon=True)
+        self._on_exit = on_exit
+        self._pump = threading.Thread(target=self._carry, args=(log, redactor), daemon=True)
         self._pump.start()
 
-    def send(self, message: bytes) -> None:
+    def begin(self, message: bytes) -> None:
+        """Sends the process its task; from now on its end is told."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it died at once; its exit code says so
             self._process.stdin.write(message + b"\n")
             self._process.stdin.flush()  # and stays open: its end tells the task that the driver is gone
+        threading.Thread(target=self._await_end, daemon=True).start()
 
-    def _carry(self, log: IO[bytes], redactor: Redactor, on_exit: OnExit) -> None:
+    def _carry(self, log: IO[bytes], redactor: Redactor) -> None:
         assert self._process.stdout is not None
         writable = True
-        try:
-            while line := self._process.stdout.readline(_MAX_LINE_BYTES):
+        with contextlib.suppress(OSError), log, self._process.stdout as output:
+            while line := output.readline(_MAX_LINE_BYTES):
                 text = redactor.text(line.decode(errors="replace"))
                 self._tail.append(text)
                 if writable:
@@ -111,16 +118,21 @@ class _Subprocess:
                     except OSError as error:  # a full disk must not stop the task: its pipe has to be emptied
                         writable = False
                         self._tail.append(f"(log cut short: {error})\n")
-        finally:
-            with contextlib.suppress(OSError):
-                log.close()
-            code = self._process.wait()
-            assert self._process.stdin is not None
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
-            on_exit(code)
+
+    def _await_end(self) -> None:
+        code = self._process.wait()
+        self._signal(signal.SIGKILL)
+        self._pump.join(timeout=_DRAIN_SECONDS)  # what left the task's group may still hold its output
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._on_exit(code)
 
     def stop(self, signal_number: int) -> None:
+        if self._process.returncode is None:
+            self._signal(signal_number)
+
+    def _signal(self, signal_number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal_number)
 

@@ -6,6 +6,7 @@ used again, a fork, and an equal pid in another container are told apart.
 
 import os
 import secrets
+import signal
 import socket
 from functools import cache
 from pathlib import Path
@@ -73,3 +74,11 @@ def _started(pid: int) -> int | None:
         return None
     fields = stat.rpartition(")")[2].split()
     return -1 if fields[0] in "ZX" else int(fields[19])
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL, SIGSEGV, …; "signal 39" for one that has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

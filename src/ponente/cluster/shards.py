@@ -20,8 +20,9 @@ import msgspec
 
 from ponente.cluster.context import StepContext, current_step, report_progress
 from ponente.cluster.workers import Ended, WorkerPool, call_safely
+from ponente.store.formats import decode_record
 from ponente.store.paths import absolute, join, parent, relative
-from ponente.store.redaction import Redactor
+from ponente.store.redaction import Redactor, may_be_masked
 from ponente.store.volume import private_path, volume_of
 
 logger = logging.getLogger(__name__)
@@ -106,7 +107,8 @@ def map_shards(
             raise ValueError("map_shards found no running step to keep finished shards in; give state_path=…")
         state_path = context.state_path
     listed = list(shards)
-    call = _ShardCall(fn, listed, absolute(state_path), name, suffix)
+    redactor = context.redactor if context else Redactor()
+    call = _ShardCall(fn, listed, absolute(state_path), name, suffix, redactor)
     call.check()
     ledger = _Ledger(call, context, max_attempts, max_quarantined, weight)
     ledger.read_finished()
@@ -130,21 +132,19 @@ class _ShardRecord(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
 
-def decode_record(data: str | bytes) -> _ShardRecord:
+def _decode_shard(data: str | bytes) -> _ShardRecord:
     """A shard's record; by Python's own JSON, which keeps what is no number and what is beyond 64 bits."""
     return msgspec.convert(json.loads(data), _ShardRecord)
-
-
-def storable(shard: Any) -> Any:
-    """A shard as a record may hold it: plain JSON, without secrets."""
-    return Redactor().value(json.loads(json.dumps(shard)))
 
 
 class _ShardCall:
     """Runs one shard wherever it is asked to, publishes its output, and then its record."""
 
-    def __init__(self, fn: Callable[..., Any], shards: list[Any], state_path: str, name: str, suffix: str) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], shards: list[Any], state_path: str, name: str, suffix: str, redactor: Redactor
+    ) -> None:
         self._fn = fn
+        self._redactor = redactor
         self.shards = shards
         self.name = name
         self.state_path = state_path
@@ -165,6 +165,10 @@ class _ShardCall:
             except TypeError as error:
                 raise TypeError(f"map_shards: shard {index} ({shard!r}) is no JSON value ({error})") from error
 
+    def storable(self, index: int) -> Any:
+        """A shard as a record may hold it: plain JSON, without secrets."""
+        return self._redactor.value(json.loads(json.dumps(self.shards[index])))
+
     def record_path(self, index: int) -> str:
         return f"{self.records}/{index:05d}.json"
 
@@ -176,7 +180,7 @@ class _ShardCall:
         else:
             published, value = None, self._fn(shard)
         fields = {
-            "shard": storable(shard),
+            "shard": self.storable(index),
             "path": relative(published, self.state_path) if published else None,
             "value": value,
             "seconds": round(time.monotonic() - began, 3),
@@ -188,7 +192,7 @@ class _ShardCall:
             raise TypeError(f"found a result {value!r} of shard {shard!r}; needed a small JSON value") from error
         path = self.record_path(index)
         volume_of(path).create(path, encoded.encode())
-        return decode_record(encoded)
+        return _decode_shard(encoded)
 
     def _publish(self, shard: Any, path: str) -> tuple[str | None, Any]:
         volume, private = volume_of(path), private_path(path)
@@ -235,7 +239,8 @@ class _Ledger:
         volume = volume_of(self._call.records)
         names = [name for name in volume.names(self._call.records) if name[:-5].isdigit() and name.endswith(".json")]
         for name in names:
-            record = decode_record(volume.read(f"{self._call.records}/{name}"))
+            path = f"{self._call.records}/{name}"
+            record = decode_record(path, volume.read(path), _decode_shard, FORMAT)
             if record.path is None or volume.exists(
                 join(self._call.state_path, record.path)
             ):  # else somebody removed it
@@ -248,11 +253,11 @@ class _Ledger:
 
     def _accept(self, index: int, record: _ShardRecord) -> None:
         shards = self._call.shards
-        expected = storable(shards[index]) if index < len(shards) else None
-        if record.shard != expected:
+        if index >= len(shards) or not may_be_masked(record.shard, json.loads(json.dumps(shards[index]))):
+            now = repr(self._call.storable(index)) if index < len(shards) else "no longer there"
             raise ValueError(
                 f"{self._call.record_path(index)} was made from shard {record.shard!r}, but shard {index} is now "
-                f"{expected!r}; the list of shards changed under one identity. Put what it depends on into the config"
+                f"{now}; the list of shards changed under one identity. Put what it depends on into the config"
             )
         path = None if record.path is None else join(self._call.state_path, record.path)
         self.finished[index] = FinishedShard(index, shards[index], path, record.value)
@@ -313,7 +318,7 @@ class _Ledger:
 
     def _event(self, kind: str, index: int, tries: int, error: str) -> None:
         if self._context is not None:
-            data = {"map": self._call.name, "index": index, "shard": storable(self._call.shards[index])}
+            data = {"map": self._call.name, "index": index, "shard": self._call.storable(index)}
             self._context.record_event(kind, {**data, "tries": tries, "error": error})
 
     def _report(self, *, force: bool = False) -> None:

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from ponente.cluster.launch import LOG_FORMAT, RESUME_EXIT
+from ponente.cluster.process import signal_name
 from ponente.store.volume import is_no_space
 
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -117,7 +118,7 @@ class _Worker:
             return None
         try:
             ended: Ended = self.connection.recv()
-        except ConnectionResetError:
+        except OSError:  # reset, or ended in the middle of a message
             raise EOFError from None
         self.key = None
         return ended
@@ -125,7 +126,7 @@ class _Worker:
     def died(self) -> Ended:
         self._process.join(timeout=10)
         code = self._process.exitcode
-        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        how = signal_name(-code) if code is not None and code < 0 else f"exit code {code}"
         self.connection.close()
         assert self.key is not None
         return Ended(self.key, error=f"its worker process died ({how})")

@@ -7,6 +7,7 @@ Only identity fields enter a step's payload. A class may be of one kind as a who
 """
 
 import dataclasses
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from functools import cache
@@ -59,17 +60,27 @@ def class_kind(cls: type) -> Kind:
     return Kind(getattr(cls, "config_kind", Kind.IDENTITY))
 
 
+def _takes_float(hint: Any) -> bool:
+    """Whether an int in a field of this type means the float of the same value."""
+    if isinstance(hint, str):
+        words = re.findall(r"\w+", hint)
+        return "float" in words and "int" not in words
+    return hint is float or (float in get_args(hint) and int not in get_args(hint))
+
+
 @cache
 def field_specs(cls: type) -> tuple[FieldSpec, ...]:
     """The fields of dataclass `cls` in order; a default factory is called once to know its default."""
-    hints = get_type_hints(cls)
+    try:
+        hints = get_type_hints(cls)
+    except NameError:  # names that are imported for type checkers only
+        hints = {field.name: field.type for field in dataclasses.fields(cls)}
     specs = []
     for field in dataclasses.fields(cls):
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        hint = hints[field.name]
-        is_float = hint is float or (float in get_args(hint) and int not in get_args(hint))
+        is_float = _takes_float(hints[field.name])
         kind = Kind(field.metadata.get(_METADATA_KEY, class_kind(cls)))
         specs.append(FieldSpec(name=field.name, kind=kind, default=default, is_float=is_float))
     return tuple(specs)

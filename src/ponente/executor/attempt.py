@@ -112,6 +112,7 @@ class _Attempt:
             output_path=self._output,
             state_path=self._folder.state,
             num_cpus=self._job.num_cpus,
+            redactor=self._redactor,
             publish_progress=self._publish_progress,
             record_event=self._note,
         )
@@ -213,7 +214,8 @@ class _Attempt:
 
     def _publish_progress(self, progress: Progress) -> None:
         try:
-            self._folder.write_progress(progress)
+            unit, note = self._redactor.text(progress.unit), self._redactor.text(progress.note)
+            self._folder.write_progress(msgspec.structs.replace(progress, unit=unit, note=note))
         except OSError as error:  # what people see of a step must not end it
             logger.warning("progress of %s not shown: %s", self._job.name, error)
 

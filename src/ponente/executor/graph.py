@@ -77,7 +77,7 @@ def matching(nodes: Iterable[Node], patterns: Sequence[str], flag: str) -> list[
             raise RefusedError(
                 f"found {flag} {pattern!r}, which is no regular expression ({error}); correct it"
             ) from error
-        hits = [node for node in listed if compiled.search(node.folder_name)]
+        hits = [node for node in listed if compiled.search(node.name) or compiled.search(node.folder_name)]
         if not hits:
             names = ", ".join(node.name for node in listed[:12])
             raise RefusedError(f"found {flag} {pattern!r}, which matches no step; the steps are {names}")

@@ -17,10 +17,10 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from ponente.config.errors import UserError
-from ponente.config.fields import Kind, class_kind, field_specs
+from ponente.config.errors import RefusedError, UserError
+from ponente.config.fields import FieldSpec, Kind, class_kind, field_specs
 from ponente.executor.reference import refer
-from ponente.executor.step import ExecutorStep, OwnPath, StepPath, Versioned
+from ponente.executor.step import ExecutorStep, OwnPath, StepPath
 from ponente.store.redaction import is_secret_name, may_be_secret_name, redact_value, secrets_of
 
 Json = Any
@@ -69,6 +69,8 @@ def payload_of(step: ExecutorStep) -> Payload:
     except UnhashableError as error:
         error.where.append(f"step {step.name!r}, config")
         raise
+    except RecursionError:
+        raise RefusedError(f"step {step.name!r}: found a config that contains itself; needed one that ends") from None
     content: dict[str, Json] = {"name": step.name, "kind": step.declared_kind}
     if config is not _OMIT and config is not None:
         content["config"] = config
@@ -93,6 +95,7 @@ class _Canonical:
 
     def __init__(self, references: list[StepReference]) -> None:
         self._references = references
+        self._secret_name = ""  # of the field or key that the value stands under, if it says secret
         self.secrets: list[str] = []
 
     def of(self, value: Any) -> Json:
@@ -104,7 +107,17 @@ class _Canonical:
         return handler(self, value)
 
     def text(self, value: str) -> Json:
-        return self._masked("", value) if len(value) >= _SHORTEST_TEXT_SECRET else value
+        if self._secret_name or len(value) >= _SHORTEST_TEXT_SECRET:
+            return self._masked(self._secret_name, value)
+        return value
+
+    def _under(self, name: str, value: Any) -> Json:
+        """`value` with every text in it judged as a field called `name` is; dataclasses have names of their own."""
+        before, self._secret_name = self._secret_name, name
+        try:
+            return self.of(value)
+        finally:
+            self._secret_name = before
 
     def _masked(self, name: str, value: str) -> str:
         masked = redact_value(name, value)
@@ -141,7 +154,7 @@ class _Canonical:
         pairs = []
         for key, value in values.items():
             try:
-                item = self._masked(key, value) if type(key) is str and type(value) is str else self.of(value)
+                item = self._under(key, value) if not self._secret_name and _says_secret(key) else self.of(value)
             except UnhashableError as error:
                 error.where.append(f"[{key!r}]")
                 raise
@@ -185,67 +198,108 @@ class _Canonical:
     def own_path(self, value: OwnPath) -> Json:
         return {"$this": value.place.value, "path": value.path}
 
-    def versioned(self, value: Versioned[Any]) -> Json:
-        return self.of(value.value)
-
     def data(self, value: Any) -> Json:
         cls: type = type(value)
         plan = _class_plan(cls)
-        if plan is None:
-            return _OMIT
+        before, self._secret_name = self._secret_name, ""
+        self.secrets += plan.secrets
         canonical: dict[str, Json] = dict(plan.head)
-        of = self.of
-        for name, default, default_type, is_float, secret in plan.fields:
+        for name, default, plain_type, form, is_float, secret in plan.fields:
             item = getattr(value, name)
-            if item is default:
-                continue
             kind = type(item)
-            if kind is Versioned:
-                item = item.value
-                kind = type(item)
             if is_float and kind is int:
                 item, kind = float(item), float
-            if kind is default_type and item == default:
+            if item is default or (kind is plain_type and item == default):
                 continue
             if kind in _PLAIN_KINDS or (kind is str and not secret and len(item) < _SHORTEST_TEXT_SECRET):
                 canonical[name] = item  # what `of` would say, without the call: most fields are such
                 continue
             try:
-                found = self._masked(name, item) if secret and kind is str else of(item)
+                found = self._under(name, item) if secret else self.of(item)
             except UnhashableError as error:
                 error.where.append(f".{name}")
                 raise
-            if found is not _OMIT:
-                canonical[name] = found
-        return canonical
+            if found is _OMIT or (found == form and canonical_text(found) == canonical_text(form)):
+                continue  # equal alone is not the same: 0.0 and -0.0, (1,) and (True,)
+            canonical[name] = found
+        for name, default, secret in plan.others:
+            if (item := getattr(value, name)) is not default:
+                self._look_over(name, item, secret)
+        self._secret_name = before
+        return canonical if plan.head else _OMIT
+
+    def _look_over(self, name: str, item: Any, secret: bool) -> None:
+        """A field that is no part of identity: it must travel all the same, may hold secrets, and may hold no step."""
+        known = len(self._references)
+        try:
+            _ = self._under(name, item) if secret else self.of(item)
+            if len(self._references) > known:
+                raise UnhashableError(
+                    f"found step {self._references[-1].step.name!r} in a field that is no part of identity; what a "
+                    "step reads is. Make it an identity field, without execution() or observation()"
+                )
+        except UnhashableError as error:
+            error.where.append(f".{name}")
+            raise
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ClassPlan:
+    """What to look at in each instance of a dataclass; `head` is empty where the whole class is no part of identity."""
+
     head: dict[str, Json]
-    fields: tuple[tuple[str, Any, type, bool, bool], ...]
+    fields: tuple[tuple[str, Any, type | None, Json, bool, bool], ...]  # name, default, its type if plain, its form, …
+    others: tuple[tuple[str, Any, bool], ...]  # fields that are not identity
+    secrets: list[str]  # in defaults
+
+
+_NO_DEFAULT = object()
 
 
 @cache
-def _class_plan(cls: type) -> _ClassPlan | None:
-    """What to look at in each instance of a dataclass; None where the whole class is no part of identity."""
+def _class_plan(cls: type) -> _ClassPlan:
     _check_importable(cls)
-    if class_kind(cls) is not Kind.IDENTITY:
-        return None
-    head: dict[str, Json] = {"$type": getattr(cls, "identity_name", cls.__qualname__)}
+    is_identity = class_kind(cls) is Kind.IDENTITY
+    head: dict[str, Json] = {"$type": getattr(cls, "identity_name", cls.__qualname__)} if is_identity else {}
     version = getattr(cls, "identity_version", 1)
-    if version != 1:
+    if is_identity and version != 1:
         head["$version"] = version
-    fields = []
+    fields, others = [], []
+    secrets: list[str] = []
     for spec in field_specs(cls):
-        if spec.kind is not Kind.IDENTITY:
-            continue
-        default = spec.default.value if isinstance(spec.default, Versioned) else spec.default
-        if spec.is_float and type(default) is int:
-            default = float(default)
-        secret = is_secret_name(spec.name) or may_be_secret_name(spec.name)
-        fields.append((spec.name, default, type(default), spec.is_float, secret))
-    return _ClassPlan(head=head, fields=tuple(fields))
+        default, form = _default_of(spec, secrets)
+        secret = _says_secret(spec.name)
+        if is_identity and spec.kind is Kind.IDENTITY:
+            plain_type = type(default) if type(default) in (*_PLAIN_KINDS, str) else None
+            fields.append((spec.name, default, plain_type, form, spec.is_float, secret))
+        else:
+            others.append((spec.name, default, secret))
+    return _ClassPlan(head=head, fields=tuple(fields), others=tuple(others), secrets=secrets)
+
+
+def _default_of(spec: FieldSpec, secrets: list[str]) -> tuple[Any, Json]:
+    """A field's default and its canonical form; neither where the field is to be told even at its default.
+
+    That is so if the default holds a step, or a class whose `identity_version` was raised.
+    """
+    if spec.default is dataclasses.MISSING:
+        return _NO_DEFAULT, _NO_DEFAULT
+    default = float(spec.default) if spec.is_float and type(spec.default) is int else spec.default
+    references: list[StepReference] = []
+    canonical = _Canonical(references)
+    try:
+        form = canonical._under(spec.name, default) if _says_secret(spec.name) else canonical.of(default)
+    except UnhashableError as error:
+        error.where.append(f".{spec.name}")
+        raise
+    secrets += canonical.secrets
+    if references or (form is not _OMIT and '"$version":' in canonical_text(form)):
+        return _NO_DEFAULT, _NO_DEFAULT
+    return default, form
+
+
+def _says_secret(name: Any) -> bool:
+    return type(name) is str and (is_secret_name(name) or may_be_secret_name(name))
 
 
 def _check_importable(cls: type) -> None:
@@ -273,7 +327,6 @@ _HANDLERS: dict[type, _Handler] = {
     ExecutorStep: _Canonical.step,
     StepPath: _Canonical.step_path,
     OwnPath: _Canonical.own_path,
-    Versioned: _Canonical.versioned,
 }
 
 
@@ -295,6 +348,7 @@ def _handler_of(kind: type) -> _Handler:
     if dataclasses.is_dataclass(kind):
         return _Canonical.data
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        _check_importable(kind)
         return _Canonical.sequence
     raise UnhashableError(
         f"found a {kind.__module__}.{kind.__qualname__}, which has no stable text; needed plain values, lists, tuples, "

@@ -4,16 +4,18 @@ In: a step as people name it: a folder, `name-hash`, a name or the end of one. O
 new step's log that names the old one's output.
 """
 
+import os
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
 from ponente.config.errors import RefusedError
 from ponente.executor.claim import Watcher, take_claim
-from ponente.executor.diff import Change, changes
+from ponente.executor.diff import Change, Comparison
 from ponente.executor.graph import Graph
 from ponente.executor.main import graph_of_script
-from ponente.executor.manifest import History, Manifest, Runs, who_runs
+from ponente.executor.manifest import History, Manifest, ManifestStep, Runs, who_runs
 from ponente.executor.records import Adoption, Claim, Commit, PayloadRecord, Release, StepFolder
 from ponente.store.paths import absolute, relative, resolve_prefix
 from ponente.store.redaction import Redactor
@@ -64,12 +66,12 @@ class Inquiry:
     def _by_name(self, reference: str) -> KnownStep:
         known: dict[str, None] = {}
         for manifest in Runs(self.prefix).manifests():
-            names = {step.name: step for step in manifest.steps}
-            known |= dict.fromkeys(names)
-            exact = [step for name, step in names.items() if name == reference]
-            found = exact or [step for name, step in names.items() if name.endswith(f"/{reference}")]
+            known |= dict.fromkeys(step.name for step in manifest.steps)
+            exact = [step for step in manifest.steps if step.name == reference]
+            found = exact or [step for step in manifest.steps if step.name.endswith(f"/{reference}")]
             if len(found) > 1:
-                raise RefusedError(f"{reference!r} may mean {', '.join(step.name for step in found)}; name one of them")
+                names = ", ".join(step.folder_name for step in found)
+                raise RefusedError(f"{reference!r} may mean {names}; name one of them")
             if found:
                 folder = StepFolder(self.prefix, found[0].folder_name)
                 record = folder.payload_record()
@@ -105,8 +107,11 @@ class Inquiry:
             lines.append(f"  run {run} had {name}-{identity[:8]}, whose payload is not stored")
         else:
             lines.append(f"  run {run} had {name}-{identity[:8]}; since then:")
-            lines += [f"    {change}" for change in changes(before, step.payload, self._payload, self._payload)]
+            lines += [f"    {change}" for change in self._changes(before, step.payload)]
         return "\n".join(lines) + "\n"
+
+    def _changes(self, before: dict[str, Any], after: dict[str, Any]) -> list[Change]:
+        return Comparison(self._payload, self._payload).changes(before, after)
 
     def _reason_given(self, step: KnownStep) -> str | None:
         """Why the run that made (or last tried) the step said that it ran it."""
@@ -124,25 +129,29 @@ class Inquiry:
         if manifests[0] is not None and manifests[1] is not None:
             return self._diff_runs(manifests[0], manifests[1])
         before, after = self.find(first), self.find(second)
-        found = changes(before.payload, after.payload, self._payload, self._payload)
+        found = self._changes(before.payload, after.payload)
         return _changes_text(f"{before.folder.name} -> {after.folder.name}", found)
 
     def _diff_runs(self, first: Manifest, second: Manifest) -> str:
-        before = {step.name: step for step in first.steps}
-        after = {step.name: step for step in second.steps}
-        parts = [f"only in {first.run}: {name}\n" for name in before if name not in after]
-        parts += [f"only in {second.run}: {name}\n" for name in after if name not in before]
+        before, after = _only_in(first, second), _only_in(second, first)
+        pairs = [pair for name in before if name in after for pair in zip(before[name], after[name], strict=False)]
+        paired = {step.identity for pair in pairs for step in pair}
+        parts = [
+            f"only in {manifest.run}: {step.folder_name}\n"
+            for manifest, rest in ((first, before), (second, after))
+            for steps in rest.values()
+            for step in steps
+            if step.identity not in paired
+        ]
         told: set[Change] = set()
-        for name, step in after.items():
-            if name not in before or before[name].identity == step.identity:
-                continue
-            old = self._payload(name, before[name].identity)
-            new = self._payload(name, step.identity)
+        comparison = Comparison(self._payload, self._payload)
+        for one, other in pairs:
+            old, new = self._payload(one.name, one.identity), self._payload(other.name, other.identity)
             if old is None or new is None:
-                parts.append(f"{name}: a payload is not stored\n")
+                parts.append(f"{one.name}: a payload is not stored\n")
                 continue
-            own = [change for change in changes(old, new, self._payload, self._payload) if len(change.steps) == 1]
-            parts += [f"{name}: {change}\n" for change in own if change not in told]
+            own = [change for change in comparison.changes(old, new) if len(change.steps) == 1]
+            parts += [f"{one.name}: {change}\n" for change in own if change not in told]
             told |= set(own)
         return "".join(parts) or "the two runs have the same steps\n"
 
@@ -154,6 +163,9 @@ class Inquiry:
         commit = source.folder.last_commit(source.folder.view())
         if commit is None:
             raise RefusedError(f"{source.folder.name} has no result to adopt; run it, or name a committed step")
+        gone = source.folder.missing(commit)
+        if gone is not None:
+            raise RefusedError(f"{source.folder.name} has no whole result to adopt: {gone}; run it again first")
         if source.identity == target.identity:
             raise RefusedError(f"both names mean {source.folder.name}; name two different steps")
         view = target.folder.view()
@@ -167,8 +179,9 @@ class Inquiry:
         tenure = take_claim(target.folder, view.number, run)
         if tenure is None:
             raise RefusedError(f"{target.folder.name} was claimed by somebody in this moment; try again")
+        redactor = Redactor.of_process(os.environ, sys.argv)
         adoption = Adoption(
-            identity=source.identity, folder=source.folder.name, reason=Redactor().text(reason), who=who_runs()
+            identity=source.identity, folder=source.folder.name, reason=redactor.text(reason), who=who_runs()
         )
         tenure.end(
             Commit(
@@ -183,6 +196,16 @@ class Inquiry:
             )
         )
         return f"{target.folder.name} now has the result of {source.folder.name}; so do steps that differ only by it\n"
+
+
+def _only_in(manifest: Manifest, other: Manifest) -> dict[str, list[ManifestStep]]:
+    """The steps of one run that another does not have, by name; several may share a name."""
+    known = {step.identity for step in other.steps}
+    found: dict[str, list[ManifestStep]] = {}
+    for step in manifest.steps:
+        if step.identity not in known:
+            found.setdefault(step.name, []).append(step)
+    return found
 
 
 def _changes_text(title: str, found: list[Change]) -> str:

@@ -30,7 +30,7 @@ from ponente.executor.options import ExecutorOptions, parse_options
 from ponente.executor.plan import Plan, PlanRequest, State, make_plan
 from ponente.executor.recording import record_run
 from ponente.executor.report import outcome_text, plan_text, plan_totals
-from ponente.executor.run import Driver, Fate, RunOutcome
+from ponente.executor.run import Driver, Fate, RunOutcome, interruption_code
 from ponente.executor.step import ExecutorStep
 from ponente.store.paths import resolve_prefix
 from ponente.store.redaction import Redactor
@@ -72,8 +72,15 @@ def executor_main(
     except OSError as error:
         if not is_no_space(error):
             raise
-        sys.stderr.write(f"no space left for the records of this run ({error}); free some and run it again\n")
+        prefix = resolve_prefix(options.prefix)
+        sys.stderr.write(
+            f"no space left on the disk that holds {prefix} for the records of this run ({error}); "
+            "free some space and run the same command again: it goes on from here\n"
+        )
         sys.exit(1)
+    except (KeyboardInterrupt, StoppedError) as error:  # before the first step, or once more while steps were stopped
+        sys.stderr.write("stopped; nothing that was finished is lost, the same command goes on\n")
+        sys.exit(interruption_code(error))
     if outcome is not None and outcome.exit_code:
         sys.exit(outcome.exit_code)
     return outcome
@@ -123,19 +130,18 @@ def run_steps(steps: Sequence[ExecutorStep], options: ExecutorOptions, *, descri
             f"found prefix {prefix}, which only this process sees, with launcher {launcher_name!r}; "
             "use --launcher driver, or a prefix on disk"
         )
-    git = GitLookup(os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else ".")
-    plan = plan_steps(steps, options)
-    _check_cost(plan, options)
-    concurrent = _concurrency(plan, options)
-    redactor = Redactor.of_process(os.environ, sys.argv)
-    for planned in plan.by_identity.values():
-        redactor.learn_mapping(planned.node.step.env)
-        redactor.learn(planned.node.secrets)
-    run = new_run_name()
-    to_run = plan.of(State.RUN)
-    if to_run:
-        logger.info("run %s: %s", run, plan_totals(plan))
-    record_run(plan, run, redactor, git, description)
+    with GitLookup(os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else ".") as git:
+        plan = plan_steps(steps, options)
+        _check_cost(plan, options)
+        concurrent = _concurrency(plan, options)
+        redactor = Redactor.of_process(os.environ, sys.argv)
+        for planned in plan.by_identity.values():
+            redactor.learn_mapping(planned.node.step.env)
+            redactor.learn(planned.node.secrets)
+        run = new_run_name()
+        if plan.of(State.RUN):
+            logger.info("run %s: %s", run, plan_totals(plan))
+        record_run(plan, run, redactor, git, description)
     driver = Driver(plan, _launcher(launcher_name, redactor, concurrent), redactor, run=run, max_concurrent=concurrent)
     outcome = driver.run()
     states = {fate.value: [step.name for step in outcome.of(fate)] for fate in Fate}

@@ -18,7 +18,9 @@ from typing import Any
 import msgspec
 
 from ponente.cluster.process import ProcessName
-from ponente.executor.records import FORMAT, FormatError
+from ponente.executor.records import FORMAT
+from ponente.store.formats import decode_record
+from ponente.store.paths import below
 from ponente.store.volume import volume_of
 
 _LOOK_BACK_RUNS = 100
@@ -74,8 +76,9 @@ class RunResult(msgspec.Struct, frozen=True):
 
 
 def new_run_name() -> str:
-    """A name that sorts by time: 20261115-142501-3fa9."""
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+    """A name that sorts by time, to the millisecond: 20261115-142501-042-3fa9."""
+    now = time.time()
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{int(now * 1000) % 1000:03d}-{secrets.token_hex(2)}"
 
 
 def who_runs() -> str:
@@ -88,7 +91,7 @@ def who_runs() -> str:
 
 
 class GitLookup:
-    """Asks git about a folder, in the background, so that planning need not wait for it."""
+    """Asks git about a folder, in the background, so that planning need not wait for it; `with` ends it in any case."""
 
     def __init__(self, folder: str) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -100,6 +103,15 @@ class GitLookup:
                 )
                 self._processes.append(process)
 
+    def __enter__(self) -> "GitLookup":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._processes:
+            if process.returncode is None:
+                process.kill()
+                process.communicate()
+
     def result(self) -> GitState | None:
         """What git said; None where the folder is not under git or git takes too long."""
         answers = []
@@ -107,8 +119,6 @@ class GitLookup:
             try:
                 answers.append(process.communicate(timeout=10)[0].decode().strip())
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
                 return None
         if len(answers) != 2 or any(process.returncode != 0 for process in self._processes):
             return None
@@ -122,11 +132,11 @@ class Runs:
     prefix: str
 
     def _path(self, run: str, name: str) -> str:
-        return f"{self.prefix.rstrip('/')}/.runs/{run}/{name}"
+        return below(self.prefix, f".runs/{run}/{name}")
 
     def names(self) -> list[str]:
         """All runs, newest first."""
-        folder = f"{self.prefix.rstrip('/')}/.runs"
+        folder = below(self.prefix, ".runs")
         return sorted((name for name in volume_of(folder).names(folder) if not name.startswith(".")), reverse=True)
 
     def write_manifest(self, manifest: Manifest) -> None:
@@ -150,11 +160,10 @@ class Runs:
     def _read(self, run: str, name: str, kind: Any) -> Any:
         path = self._path(run, name)
         try:
-            return msgspec.json.decode(volume_of(path).read(path), type=kind)
+            data = volume_of(path).read(path)
         except FileNotFoundError:
             return None
-        except msgspec.DecodeError as error:
-            raise FormatError(f"{path} cannot be read ({error}); restore or remove it") from error
+        return decode_record(path, data, msgspec.json.Decoder(kind).decode, FORMAT)
 
     def manifests(self) -> Iterator[Manifest]:
         """Manifests, newest first, as far back as anybody looks."""

@@ -1,6 +1,7 @@
 """What a run is asked to do: the flags of every experiment script."""
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -40,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--max_concurrent", type=_positive, metavar="N", help="steps at the same time (default: cores; in the driver 1)"
     )
-    add("--max_cost", type=float, metavar="X", help="refuse to run if the estimated cost is above X")
+    add("--max_cost", type=_amount, metavar="X", help="refuse to run if the estimated cost is above X")
     add("--rates", metavar="YAML", help="rate card that prices estimates (else PONENTE_RATES)")
     add(
         "--launcher",
@@ -54,6 +55,16 @@ def _yes_or_no(text: str) -> bool:
     if text.lower() in ("true", "yes", "1", "false", "no", "0"):
         return text.lower() in ("true", "yes", "1")
     raise argparse.ArgumentTypeError(f"found {text!r}, needed true or false")
+
+
+def _amount(text: str) -> float:
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = math.nan
+    if not amount >= 0:
+        raise argparse.ArgumentTypeError(f"found {text!r}, needed a number not below 0")
+    return amount
 
 
 def _positive(text: str) -> int:

@@ -15,14 +15,14 @@ from typing import Any
 from ponente.config.errors import RefusedError, UserError
 from ponente.executor.attempt import code_of
 from ponente.executor.claim import Watcher
-from ponente.executor.diff import changes
+from ponente.executor.diff import Comparison
 from ponente.executor.estimate import Estimate, RateCard
 from ponente.executor.graph import Graph, Node, matching
 from ponente.executor.identity import identity_of
 from ponente.executor.manifest import History
 from ponente.executor.records import Claim, Commit, LogView, Outcome, Release, StepFolder
 from ponente.executor.step import StepPath, step_type_of
-from ponente.store.paths import absolute, join
+from ponente.store.paths import absolute, join, parent, relative
 from ponente.store.volume import volume_of
 
 _MAX_CHANGES = 4
@@ -117,6 +117,7 @@ class Plan:
 
 def make_plan(graph: Graph, prefix: str, request: PlanRequest) -> Plan:
     """The plan of a graph under a prefix."""
+    _check_prefix(prefix)
     if request.run_only:
         graph = graph.restricted_to(request.run_only)
     planner = _Planner(graph, prefix, request)
@@ -129,6 +130,14 @@ def make_plan(graph: Graph, prefix: str, request: PlanRequest) -> Plan:
     return Plan(prefix=prefix, graph=graph, steps=steps, by_identity=planner.steps, currency=currency)
 
 
+def _check_prefix(prefix: str) -> None:
+    volume, place = volume_of(prefix), prefix
+    while not volume.exists(place) and parent(place) != place:
+        place = parent(place)
+    if volume.exists(place) and not volume.is_folder(place):
+        raise RefusedError(f"found prefix {prefix}, but {place} is a file; needed a folder. Give another --prefix")
+
+
 class _Planner:
     def __init__(self, graph: Graph, prefix: str, request: PlanRequest) -> None:
         self._graph = graph
@@ -136,6 +145,7 @@ class _Planner:
         self._request = request
         self._watcher = Watcher()
         self._history: History | None = None
+        self._comparison = Comparison(self._stored, self._current)
         self._forced = {node.identity for node in matching(graph.nodes, request.force, "--force")}
         self.steps: dict[str, PlannedStep] = {}
 
@@ -145,14 +155,20 @@ class _Planner:
         view = folder.view()
         step = PlannedStep(node=node, folder=folder, view=view, state=State.RUN)
         self.steps[node.identity] = step
-        if node.identity in self._forced:
-            step.forced = True
-            step.why = "forced by --force"
-            return
-        step.pinned = self._pinned(node)
+        pinned = self._pinned(node)
         commit = folder.last_commit(view) if view.entry is not None else None
         if commit is not None and commit.identity != node.identity:
             raise self._collision(folder, node, commit.identity)
+        if node.identity in self._forced:
+            if pinned is not None:
+                raise RefusedError(
+                    f"found --force for {node.folder_name}, which is pinned to {pinned}, so a new output would have no "
+                    "place; remove what is there, or the override_output_path"
+                )
+            step.forced = True
+            step.why = "forced by --force"
+            return
+        step.pinned = pinned
         if step.pinned is not None:
             step.state, step.why = State.HIT, f"pinned to {step.pinned}"
         elif commit is not None:
@@ -169,7 +185,8 @@ class _Planner:
         volume = volume_of(path)
         if not volume.exists(path):
             return None
-        folder = StepFolder(self._prefix, path[len(self._prefix.rstrip("/")) + 1 :]) if self._is_inside(path) else None
+        name = relative(path, self._prefix)
+        folder = StepFolder(self._prefix, name) if name else None
         if folder is None or folder.log.last_number() == 0:
             return volume.published_folder(path) or path
         commit = folder.last_commit(folder.view())
@@ -179,9 +196,6 @@ class _Planner:
                 "first, or pin to data that is whole"
             )
         return folder.place(commit)
-
-    def _is_inside(self, path: str) -> bool:
-        return path.startswith(self._prefix.rstrip("/") + "/")
 
     def _collision(self, folder: StepFolder, node: Node, found: str) -> CollisionError:
         return CollisionError(
@@ -214,7 +228,7 @@ class _Planner:
         identity = identity_of(_swapped(step.node.payload, swaps))
         other = StepFolder(self._prefix, f"{step.node.name}-{identity[:8]}")
         commit = other.last_commit(other.view())
-        if commit is not None and commit.identity == identity:
+        if commit is not None and commit.identity == identity and other.missing(commit) is None:
             step.commit, step.equivalent, step.state = commit, identity, State.HIT
             names = sorted({self.steps[parent].node.name for parent in swaps})
             step.why = f"equal to {other.name}, because {', '.join(names)} was adopted"
@@ -242,6 +256,9 @@ class _Planner:
             step = self.steps[node.identity]
             if step.state is not State.RUN:
                 continue
+            record = step.folder.payload_record()
+            if record is not None and record.identity != node.identity:
+                raise self._collision(step.folder, node, record.identity)
             if not step.forced:
                 self._explain_log(step)
             held = [parent for parent in node.parents if self.steps[parent.identity].state is State.HELD]
@@ -251,9 +268,6 @@ class _Planner:
 
     def _explain_log(self, step: PlannedStep) -> None:
         entry = step.view.entry
-        record = step.folder.payload_record()
-        if record is not None and record.identity != step.node.identity:
-            raise self._collision(step.folder, step.node, record.identity)
         if entry is None:
             step.why = step.why or self._changed(step)
         elif isinstance(entry, Claim):
@@ -266,7 +280,7 @@ class _Planner:
     def _explain_release(self, step: PlannedStep, release: Release) -> None:
         what = f"{release.error.type}: {release.error.message}".strip().partition("\n")[0]
         when = f"{_ago(release.time)} in run {release.run}"
-        if release.outcome is Outcome.PREEMPTED and not release.final:
+        if release.outcome is Outcome.PREEMPTED:  # however often: it lost its place and did not fail
             step.why = f"goes on: it was stopped {when}"
         elif release.outcome is Outcome.NO_SPACE:
             step.why = f"goes on: there was no space left {when}"
@@ -293,7 +307,7 @@ class _Planner:
         before = self._stored(node.name, identity)
         if before is None:
             return f"its payload in run {run} is not stored"
-        found = changes(before, node.payload, self._stored, self._current)
+        found = self._comparison.changes(before, node.payload)
         shown = "; ".join(map(str, found[:_MAX_CHANGES]))
         more = f" and {len(found) - _MAX_CHANGES} more" if len(found) > _MAX_CHANGES else ""
         return f"{shown}{more}, since run {run}"

@@ -1,5 +1,6 @@
 """The rate card as people write it: a YAML file of prices."""
 
+import math
 from typing import Any
 
 import yaml
@@ -28,8 +29,12 @@ def load_rate_card(path: str) -> RateCard:
             f"rate card {place}: found {found}; needed a mapping with keys among {', '.join(sorted(known))}"
         )
     prices = raw.get("device_hours") or {}
+    if not isinstance(prices, dict):
+        raise RefusedError(
+            f"rate card {place}: found device_hours: {prices!r}; needed a price by device: {{cpu: 0.04}}"
+        )
     for name, price in {**prices, "gigabyte": raw.get("gigabyte", 0.0)}.items():
-        if not isinstance(price, int | float) or isinstance(price, bool) or price < 0:
+        if not isinstance(price, int | float) or isinstance(price, bool) or not 0 <= price < math.inf:
             raise RefusedError(f"rate card {place}: found {name}: {price!r}; needed a price, a number not below 0")
     return RateCard(
         currency=str(raw.get("currency", "USD")),

@@ -15,7 +15,7 @@ def record_run(plan: Plan, run: str, redactor: Redactor, git: GitLookup, descrip
     now = time.time()
     for planned in plan.by_identity.values():
         if planned.state is not State.HIT or planned.commit is None or planned.equivalent is not None:
-            payload: object = redactor.value(planned.node.payload)
+            payload: object = redactor.payload(planned.node.payload)
             assert isinstance(payload, dict)
             text = planned.node.step.description
             record = PayloadRecord(

@@ -8,7 +8,7 @@ Everything that a plan, `status`, `why` or the browser says is derived from thes
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -17,9 +17,9 @@ import msgspec
 
 from ponente.cluster.context import Progress
 from ponente.cluster.process import ProcessName
-from ponente.config.errors import UserError
+from ponente.store.formats import decode_record
 from ponente.store.log import NumberedLog
-from ponente.store.paths import join, relative
+from ponente.store.paths import below, join, relative
 from ponente.store.volume import volume_of
 
 FORMAT = 1
@@ -92,7 +92,7 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
 
 
 Entry = Claim | Release | Commit
-_decode_entry = msgspec.json.Decoder(Entry).decode
+_decode_entry: Callable[[bytes], Entry] = msgspec.json.Decoder(Entry).decode
 
 
 class PayloadRecord(msgspec.Struct, frozen=True):
@@ -119,10 +119,6 @@ def count_names(folder: str) -> int:
     return sum(not name.startswith(".") for name in volume_of(folder).names(folder))
 
 
-class FormatError(UserError, ValueError):
-    """A record that this version cannot read; names the file."""
-
-
 @dataclass(frozen=True)
 class StepFolder:
     """The folder of one step under a prefix."""
@@ -132,7 +128,7 @@ class StepFolder:
 
     @property
     def path(self) -> str:
-        return f"{self.prefix.rstrip('/')}/{self.name}"
+        return below(self.prefix, self.name)
 
     @property
     def log(self) -> NumberedLog:
@@ -161,16 +157,8 @@ class StepFolder:
 
     def entry(self, number: int) -> Entry:
         """One entry of the log."""
-        data = self.log.read(number)
-        try:
-            entry: Entry = _decode_entry(data)
-        except msgspec.DecodeError as error:
-            raise FormatError(f"{self.log.path(number)} cannot be read ({error}); restore or remove it") from error
-        if entry.format > FORMAT:
-            raise FormatError(
-                f"{self.log.path(number)} has format {entry.format}; this version knows up to {FORMAT}. Upgrade ponente"
-            )
-        return entry
+        log = self.log
+        return decode_record(log.path(number), log.read(number), _decode_entry, FORMAT)
 
     def entries_backwards(self, view: LogView) -> Iterator[tuple[int, Entry]]:
         """The entries from the end of the log to its start."""
@@ -194,11 +182,10 @@ class StepFolder:
         """The stored payload, if any."""
         path = f"{self.path}/.payload.json"
         try:
-            return msgspec.convert(json.loads(volume_of(path).read(path)), PayloadRecord)
+            data = volume_of(path).read(path)
         except FileNotFoundError:
             return None
-        except (json.JSONDecodeError, msgspec.ValidationError) as error:
-            raise FormatError(f"{path} cannot be read ({error}); restore or remove it") from error
+        return decode_record(path, data, lambda raw: msgspec.convert(json.loads(raw), PayloadRecord), FORMAT)
 
     def write_payload(self, record: PayloadRecord) -> None:
         """Stores the payload unless one is there."""
@@ -227,7 +214,7 @@ class StepFolder:
 
     def absolute(self, place: str) -> str:
         """A place that the log stores, whole; what it stores is clean already."""
-        return place if place.startswith("/") or "://" in place else f"{self.prefix.rstrip('/')}/{place}"
+        return place if place.startswith("/") or "://" in place else below(self.prefix, place)
 
     def from_prefix(self, path: str) -> str:
         """`path` as the log stores it: from the prefix where it is below it, so that a prefix may be moved."""

@@ -47,6 +47,12 @@ def refer(target: Any) -> Reference:
             f"found {qualname} in {module_name}; a step runs in its own process, which can import only functions and "
             "classes from the top of a module. Move it there and pass what it needs through the config"
         )
+    owner = getattr(target, "__self__", None)
+    if owner is not None and not isinstance(owner, type | ModuleType):
+        raise NotImportableError(
+            f"found {qualname}, a method of one {type(owner).__qualname__}; a step's process imports functions by "
+            "name, without the object. Use a function at the top of a module and pass what it needs through the config"
+        )
     return _refer(module_name, qualname, getattr(sys.modules.get(module_name), "__file__", None))
 
 
@@ -98,7 +104,7 @@ def _same_file(file: str | None, script: str) -> bool:
 def step_kind(fn: Function) -> str:
     """`module:qualname` as it enters identity."""
     reference = refer(fn)
-    file = reference.script or getattr(sys.modules.get(reference.module), "__file__", None)
+    file = reference.script or getattr(sys.modules.get(fn.__module__), "__file__", None)
     return f"{module_name_of_file(file) if file else reference.module}:{reference.qualname}"
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from ponente.cluster.context import Progress
 from ponente.cluster.launch import RESUME_EXIT, Launcher, Running, Task, stop_all
-from ponente.cluster.process import StoppedError, is_gone
+from ponente.cluster.process import StoppedError, is_gone, signal_name
 from ponente.cluster.resources import CpuOnly
 from ponente.config.errors import RefusedError
 from ponente.executor.attempt import CLAIMED_EXIT, ENTRY, NO_SPACE_EXIT, Job, code_of
@@ -99,8 +99,13 @@ class RunOutcome:
     @property
     def exit_code(self) -> int:
         if self.interrupted is not None:
-            return 130 if isinstance(self.interrupted, KeyboardInterrupt) else RESUME_EXIT
+            return interruption_code(self.interrupted)
         return 1 if self.of(Fate.FAILED) or self.of(Fate.HELD) else 0
+
+
+def interruption_code(interruption: BaseException) -> int:
+    """The exit code of a driver that was asked to end: as shells have it for Ctrl-C, else "resume me"."""
+    return 130 if isinstance(interruption, KeyboardInterrupt) else RESUME_EXIT
 
 
 class Driver:
@@ -211,7 +216,7 @@ class Driver:
     def _launch(self, step: StepRun, view: LogView) -> None:
         node = step.planned.node
         step.attempts += 1
-        failed, preempted = _spent(step.planned, view)
+        failed, preempted = _spent(step.planned, view, self._run)
         override = node.step.override_output_path
         job = Job(
             prefix=self._plan.prefix,
@@ -273,7 +278,7 @@ class Driver:
         folder = step.planned.folder
         view = folder.view()
         tail = running.tail() if running is not None else ""
-        if isinstance(view.entry, Claim) and is_gone(view.entry.holder):
+        if self._was_ours(view):
             view = self._release_for(step, view, code, tail)
         entry = view.entry
         if isinstance(entry, Commit) and view.number > step.planned.view.number:
@@ -285,23 +290,35 @@ class Driver:
             if entry.final:
                 self._fail(step, entry.error)
             else:
-                self._try_again(step, entry)
+                self._try_again(step, entry.outcome, entry.error)
         elif code == CLAIMED_EXIT:
             self._delay(step, 0.0)
-        else:  # it ended before it could claim the step
-            self._fail(
-                step,
-                ErrorNote(type="Crash", message=f"the step's process {_how(code)} before it began", traceback=tail),
-            )
+        else:
+            self._after_early_end(step, code, tail)
+
+    def _after_early_end(self, step: StepRun, code: int, tail: str) -> None:
+        """What becomes of a step whose process ended before it could claim it: no log tells of that."""
+        error = ErrorNote(type="Crash", message=f"the step's process {_how(code)} before it began", traceback=tail)
+        if _is_preemption(code) and step.attempts <= step.planned.node.step.retries.preemptions:
+            self._try_again(step, Outcome.PREEMPTED, error)
+        else:
+            self._fail(step, error)
+
+    def _was_ours(self, view: LogView) -> bool:
+        """Whether the log ends with a claim of this run whose process is gone; other runs' claims are theirs."""
+        return isinstance(view.entry, Claim) and view.entry.run == self._run and is_gone(view.entry.holder)
 
     def _release_for(self, step: StepRun, view: LogView, code: int, tail: str) -> LogView:
         """Writes the release that a dead holder could not write."""
         retries = step.planned.node.step.retries
-        failed, preempted = _spent(step.planned, view)
-        preemption = code == RESUME_EXIT or (code < 0 and -code in _PREEMPTING_SIGNALS)
-        left = retries.preemptions - preempted if preemption else retries.errors - failed
+        failed, preempted = _spent(step.planned, view, self._run)
+        outcome, left = Outcome.FAILED, retries.errors - failed
+        if code == NO_SPACE_EXIT:
+            outcome, left = Outcome.NO_SPACE, 1
+        elif _is_preemption(code):
+            outcome, left = Outcome.PREEMPTED, retries.preemptions - preempted
         release = Release(
-            outcome=Outcome.PREEMPTED if preemption else Outcome.FAILED,
+            outcome=outcome,
             run=self._run,
             time=time.time(),
             final=left <= 0,
@@ -314,10 +331,10 @@ class Driver:
             logger.warning("%s: %s", step.name, error)
         return step.planned.folder.view()
 
-    def _try_again(self, step: StepRun, release: Release) -> None:
+    def _try_again(self, step: StepRun, outcome: Outcome, error: ErrorNote) -> None:
         seconds = min(10.0, 0.1 * 2 ** min(step.attempts - 1, 10))
-        what = f"{release.error.type}: {release.error.message}".partition("\n")[0]
-        logger.warning("%s: %s (%s); again in %.1f s", step.name, release.outcome.value, what, seconds)
+        what = f"{error.type}: {error.message}".partition("\n")[0]
+        logger.warning("%s: %s (%s); again in %.1f s", step.name, outcome.value, what, seconds)
         self._delay(step, seconds)
 
     def _end(self, step: StepRun, fate: Fate) -> None:
@@ -365,8 +382,8 @@ class Driver:
 
     def _stop(self) -> None:
         """Asks what still runs to end, then makes it, and writes down that it was stopped."""
-        active = list(self._active)
-        if not active:
+        started = [step for step in self._active if step.running is not None]  # not so where a start was interrupted
+        if not self._active:
             return
         exits: dict[StepRun, int] = {}
 
@@ -374,12 +391,12 @@ class Driver:
             while not self._exits.empty():
                 step, code = self._exits.get()
                 exits[step] = code
-            return len(exits) < len(active)
+            return any(step not in exits for step in started)
 
-        stop_all([step.running for step in active if step.running is not None], still_running, _STOP_GRACE_SECONDS)
+        stop_all([step.running for step in started if step.running is not None], still_running, _STOP_GRACE_SECONDS)
         for step, code in exits.items():
             view = step.planned.folder.view()
-            if isinstance(view.entry, Claim) and is_gone(view.entry.holder):
+            if self._was_ours(view):
                 self._release_for(step, view, code, "")
 
 
@@ -393,22 +410,29 @@ def describe_progress(progress: Progress) -> str:
     return f"{text}, {progress.note}" if progress.note else text
 
 
-def _spent(planned: PlannedStep, view: LogView) -> tuple[int, int]:
-    """(errors, preemptions) since the step last had a clean slate: a commit, a final failure, a forced claim."""
+def _spent(planned: PlannedStep, view: LogView, run: str) -> tuple[int, int]:
+    """(errors, preemptions) since the step last had a clean slate: a commit, a final failure, a forced claim.
+
+    Only preemptions of this run count: however often a driver is stopped and started again, its steps go on.
+    """
     failed = preempted = 0
     for _, entry in planned.folder.entries_backwards(view):
         if isinstance(entry, Commit) or (isinstance(entry, Release) and entry.final):
             break
         if isinstance(entry, Release):
             failed += entry.outcome is Outcome.FAILED
-            preempted += entry.outcome is Outcome.PREEMPTED
+            preempted += entry.outcome is Outcome.PREEMPTED and entry.run == run
         elif isinstance(entry, Claim) and entry.forced:
             break
     return failed, preempted
 
 
+def _is_preemption(code: int) -> bool:
+    return code == RESUME_EXIT or -code in _PREEMPTING_SIGNALS
+
+
 def _how(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    return f"was ended by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
 
 
 def _no_space_note(prefix: str, entry: object) -> ErrorNote:

@@ -8,10 +8,10 @@ config field is identity unless its class says otherwise (`ponente.config`).
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ponente.cluster.resources import Resources
-from ponente.config.errors import RefusedError
+from ponente.config.errors import RefusedError, UserError
 from ponente.executor.estimate import Estimate
 from ponente.executor.reference import Function, step_kind
 
@@ -75,6 +75,9 @@ class ExecutorStep:
     def __repr__(self) -> str:
         return f"ExecutorStep({self.name!r})"
 
+    def __str__(self) -> str:
+        _refuse_as_text(f"step {self.name!r}")
+
 
 @dataclass(frozen=True)
 class StepPath:
@@ -85,13 +88,10 @@ class StepPath:
     blocking: bool = True
 
     def __truediv__(self, path: str) -> Any:
-        return StepPath(step=self.step, path=_clean(f"{self.path}/{path}"), blocking=self.blocking)
+        return StepPath(step=self.step, path=_below(self.path, path), blocking=self.blocking)
 
     def __str__(self) -> str:
-        raise TypeError(
-            f"found a handle of step {self.step.name!r} used as text while the graph is built; its path is known only "
-            "when the step runs. Put the handle itself into a config field"
-        )
+        _refuse_as_text(f"a handle of step {self.step.name!r}")
 
 
 class Own(StrEnum):
@@ -109,14 +109,10 @@ class OwnPath:
     path: str = ""
 
     def __truediv__(self, path: str) -> Any:
-        return OwnPath(self.place, _clean(f"{self.path}/{path}"))
+        return OwnPath(self.place, _below(self.path, path))
 
-
-@dataclass(frozen=True)
-class Versioned(Generic[T]):
-    """What `versioned` returns."""
-
-    value: T
+    def __str__(self) -> str:
+        _refuse_as_text(f"this_{self.place.value}_path({self.path!r})")
 
 
 def this_output_path(path: str = "") -> Any:
@@ -136,7 +132,7 @@ def output_path_of(step: ExecutorStep, path: str = "") -> Any:
 
 def versioned(value: T) -> T:
     """`value`; in identity, as everything is. Kept so that existing experiments read on."""
-    return Versioned(value)  # type: ignore[return-value]
+    return value
 
 
 @dataclass(frozen=True)
@@ -170,11 +166,26 @@ def step_type_of(fn: Function) -> StepType:
     return declared
 
 
+class HandleAsTextError(UserError, TypeError):
+    """A handle was put into a text, where it cannot become a path."""
+
+
+def _refuse_as_text(handle: str) -> NoReturn:
+    raise HandleAsTextError(
+        f"found {handle} used as text while the graph is built; its path is known only when the step runs. "
+        "Put the handle itself into a config field, with / for what lies below it"
+    )
+
+
 def _clean(path: str) -> str:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts or path.startswith("/"):
         raise RefusedError(f"found {path!r}; needed a path below the step's folder, without '..' or a leading slash")
     return "/".join(parts)
+
+
+def _below(folder: str, path: str) -> str:
+    return "/".join(part for part in (folder, _clean(path)) if part)
 
 
 def _check_name(name: str) -> None:

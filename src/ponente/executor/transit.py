@@ -8,14 +8,14 @@ JSON comes over a pipe from the driver, never from disk.
 import dataclasses
 import datetime
 from collections.abc import Callable
-from enum import Enum
+from enum import Enum, Flag
 from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
 
 from ponente.executor.reference import Reference, load, refer
-from ponente.executor.step import ExecutorStep, Own, OwnPath, StepPath, Versioned
+from ponente.executor.step import ExecutorStep, Own, OwnPath, StepPath
 
 Json = Any
 Resolve = Callable[[StepPath], str]
@@ -32,8 +32,8 @@ def pack(value: Any, resolve: Resolve) -> Json:
         return resolve(value)
     if isinstance(value, OwnPath):
         return {"$own": [value.place.value, value.path]}
-    if isinstance(value, Versioned):
-        return pack(value.value, resolve)
+    if isinstance(value, Flag):  # several flags together are no member
+        return {"$flag": [_name(type(value)), value.value]}
     if isinstance(value, Enum):
         return {"$enum": [_name(type(value)), value.name]}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -105,6 +105,7 @@ def _unpack_time(body: Json, own: OwnPlaces) -> Any:
 _UNPACK: dict[str, Callable[[Json, OwnPlaces], Any]] = {
     "$own": lambda body, own: own(Own(body[0]), body[1]),
     "$enum": lambda body, own: _load(body[0])[body[1]],
+    "$flag": lambda body, own: _load(body[0])(body[1]),
     "$data": _unpack_data,
     "$dict": lambda body, own: {unpack(key, own): unpack(item, own) for key, item in body},
     "$tuple": lambda body, own: tuple(unpack(item, own) for item in body),

@@ -46,6 +46,11 @@ def absolute(path: str | PurePath, base: str | None = None) -> str:
     return "/" + os.path.abspath(text).replace(os.sep, "/").lstrip("/")  # POSIX lets abspath keep two slashes
 
 
+def below(folder: str, name: str) -> str:
+    """`name` in `folder`, both clean already; right for roots ("/", "memory://") too."""
+    return f"{folder}{name}" if folder.endswith("/") else f"{folder}/{name}"
+
+
 def join(path: str, *parts: str) -> str:
     """`path` with `parts` below it, in absolute form; `..` may not lead out of `path`."""
     protocol, found, rest = path.partition("://")

@@ -7,7 +7,8 @@ looks at nothing but its arguments, so identities may rest on it; a `Redactor` a
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import lru_cache
+from urllib.parse import quote
 
 MASK = "***"
 
@@ -24,23 +25,30 @@ _KNOWN_SHAPES = re.compile(
     r"ya29\.[0-9A-Za-z_\-]{20,}|wandb_v1_[A-Za-z0-9_\-]{16,}|eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]*)"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
 )
-_URL_USER = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
-_URL_PARAMETER = re.compile(
-    r"([?&](?:[A-Za-z0-9_\-]*(?:token|secret|signature|password|credential|api[_-]?key|access[_-]?key)[A-Za-z0-9_\-]*"
-    r"|sig|key|auth)=)[^&#\s'\"]+",
+_URL_USER = re.compile(r"(?<=://)[^/?#\s'\"]+(?=@)")
+_URL_PARAMETER = re.compile(r"(?<=[?&])([A-Za-z0-9_.\-]+)=([^&#\s'\"]+)")
+_SECRET_PARAMETER = re.compile(  # of signed URLs too: X-Amz-Credential, AWSAccessKeyId, GoogleAccessId, sig
+    r"token|auth|sig|.*(secret|signature|password|passwd|credentials?|api[_-]?key|access[_-]?(key([_-]?id)?|id)|"
+    r"(access|auth|api|refresh|session|security|id)[_-]?token)",
     re.IGNORECASE,
 )
 _NAME = re.compile(r"-{0,2}[A-Za-z][\w.\-]*")
+_NAMED = re.compile(  # password=…, 'api_key': '…', Authorization: Bearer …; bounded, for lines without end
+    r"(?<![\w.\-])([A-Za-z][\w.\-]{2,60})(['\"]?\s{0,2}[:=]\s{0,2}(?:(?:Bearer|Basic) +)?)"
+    r"('[^'\n]*'|\"[^\"\n]*\"|[^\s'\",;&)}\]]+)"
+)
+_VARIABLE_NAME = re.compile(r"(.*_token)|.*(_pass|_pwd|password|passwd)", re.IGNORECASE)  # but PWD is a folder
 _SHORTEST_LITERAL = 6  # a shorter secret would blot out ordinary words
+_SHORTEST_LINE = 16  # of a secret of many lines, such as a private key
 
 
-@cache
+@lru_cache(maxsize=1 << 14)
 def is_secret_name(name: str) -> bool:
     """Whether a field, flag or variable of this name holds a secret, whatever its value."""
     return _SECRET_NAME.search(_snake(name)) is not None
 
 
-@cache
+@lru_cache(maxsize=1 << 14)
 def may_be_secret_name(name: str) -> bool:
     """Whether a field of this name holds a secret if its value is opaque (`token`, but not `token="</s>"`)."""
     return _TOKEN_NAME.fullmatch(_snake(name)) is not None
@@ -54,8 +62,27 @@ def _snake(name: str) -> str:
 def redact_text(text: str) -> str:
     """`text` without the secrets that can be told from it alone."""
     if "://" in text:
-        text = _URL_PARAMETER.sub(rf"\1{MASK}", _URL_USER.sub(MASK, text))
+        text = _URL_PARAMETER.sub(_masked_parameter, _URL_USER.sub(MASK, text))
     return _KNOWN_SHAPES.sub(MASK, text) if len(text) >= 14 else text
+
+
+def _is_secret_parameter(name: str, value: str) -> bool:
+    if _SECRET_PARAMETER.fullmatch(name):
+        return True
+    return name.lower().endswith(("key", "token")) and _OPAQUE.fullmatch(value.replace("%", "")) is not None
+
+
+def _masked_pair(match: re.Match[str]) -> str:
+    name, between, value = match.groups()
+    if not is_secret_name(name):
+        return match.group()
+    quote_mark = value[0] if value[0] in "'\"" else ""
+    return f"{name}{between}{quote_mark}{MASK}{quote_mark}"
+
+
+def _masked_parameter(match: re.Match[str]) -> str:
+    name, value = match.groups()
+    return f"{name}={MASK}" if _is_secret_parameter(name, value) else match.group()
 
 
 def redact_value(name: str, value: str) -> str:
@@ -98,36 +125,45 @@ class Redactor:
 
     def learn(self, secrets: Iterable[str]) -> None:
         """Remembers values; those too short to be told from ordinary words are left out."""
-        new = {form for secret in secrets for form in (secret, secret.strip()) if len(form) >= _SHORTEST_LITERAL}
+        new = {secret.strip() for secret in secrets if len(secret.strip()) >= _SHORTEST_LITERAL}
         if new <= self._secrets:
             return
         self._secrets |= new
-        longest_first = sorted(self._secrets, key=len, reverse=True)
+        longest_first = sorted({form for secret in self._secrets for form in _forms(secret)}, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def learn_mapping(self, values: Mapping[str, str]) -> None:
-        """Remembers the values of those names that say they hold a secret, and the user parts of URLs."""
-        self.learn(secret for name, value in values.items() for secret in secrets_of(name, value))
+        """Remembers the values of those variables that hold a secret, and the user parts of URLs."""
+        self.learn(secret for name, value in values.items() for secret in _secrets_of_variable(name, value))
 
     def text(self, text: str) -> str:
-        """`text` without secrets."""
-        if self._pattern is not None:
-            text = self._pattern.sub(MASK, text)
-        return redact_text(text)
+        """`text` without secrets: those it knows, those in a known shape, and what follows a name that says so."""
+        return _NAMED.sub(_masked_pair, redact_text(self._without_known(text)))
 
-    def value(self, value: object) -> object:
-        """A JSON value without secrets, in keys and values, at any depth."""
+    def _without_known(self, text: str) -> str:
+        return self._pattern.sub(MASK, text) if self._pattern is not None else text
+
+    def payload(self, value: object) -> object:
+        """A payload without the secrets it knows. Names and shapes were looked at before it was hashed."""
         if isinstance(value, str):
-            return self.text(value)
+            return self._without_known(value)
         if isinstance(value, Mapping):
+            return {redact_text(self._without_known(key)): self.payload(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.payload(item) for item in value]
+        return value
+
+    def value(self, value: object, name: str = "") -> object:
+        """A JSON value without secrets, in keys and values, at any depth; `name` is what it stands under."""
+        if isinstance(value, str):
+            return redact_value(name, self.text(value))
+        if isinstance(value, Mapping):
+            inherits = is_secret_name(name) and not any(str(key).startswith("$") for key in value)  # "$type": …
             return {
-                self.text(str(name)): redact_value(str(name), self.text(item))
-                if isinstance(item, str)
-                else self.value(item)
-                for name, item in value.items()
+                self.text(str(key)): self.value(item, name if inherits else str(key)) for key, item in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self.value(item) for item in value]
+            return [self.value(item, name) for item in value]
         return value
 
     def arguments(self, argv: list[str]) -> list[str]:
@@ -143,6 +179,19 @@ class Redactor:
         return clean
 
 
+def may_be_masked(stored: object, value: object) -> bool:
+    """Whether a stored JSON value may be `value` with some secrets masked: a mask stands for anything."""
+    if isinstance(stored, str) and isinstance(value, str) and MASK in stored:
+        return re.fullmatch(re.escape(stored).replace(re.escape(MASK), ".*"), value, re.DOTALL) is not None
+    if isinstance(stored, dict) and isinstance(value, dict):
+        if stored.keys() == value.keys():
+            return all(may_be_masked(stored[key], value[key]) for key in stored)
+        return may_be_masked(list(map(list, stored.items())), list(map(list, value.items())))
+    if isinstance(stored, list) and isinstance(value, list):
+        return len(stored) == len(value) and all(map(may_be_masked, stored, value))
+    return repr(stored) == repr(value)  # and nan is nan
+
+
 def _secret_arguments(argv: list[str]) -> list[str]:
     found: list[str] = []
     for position, argument in enumerate(argv):
@@ -156,9 +205,23 @@ def _secret_arguments(argv: list[str]) -> list[str]:
     return found
 
 
+def _secrets_of_variable(name: str, value: str) -> list[str]:
+    """As `secrets_of`, and more: no identity rests on the environment, so a false alarm costs little."""
+    found = _VARIABLE_NAME.fullmatch(name)
+    if found and (not found.group(1) or _OPAQUE.fullmatch(value)):
+        return [value]
+    return secrets_of(name, value)
+
+
+def _forms(secret: str) -> set[str]:
+    """A secret as it may stand in a text: as it is, line by line, as Python writes it, as a URL holds it."""
+    lines = {line.strip() for line in secret.splitlines()}
+    return {secret, repr(secret)[1:-1], quote(secret, safe="")} | {one for one in lines if len(one) >= _SHORTEST_LINE}
+
+
 def _secrets_of_url(text: str) -> list[str]:
     if "://" not in text:
         return []
     users = [user.group().partition(":")[2] or user.group() for user in _URL_USER.finditer(text)]
-    parameters = [match.group()[len(match.group(1)) :] for match in _URL_PARAMETER.finditer(text)]
-    return users + parameters
+    parameters = [match.groups() for match in _URL_PARAMETER.finditer(text)]
+    return users + [value for name, value in parameters if _is_secret_parameter(name, value)]
