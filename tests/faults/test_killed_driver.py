@@ -94,6 +94,21 @@ def test_two_drivers_that_are_killed_again_and_again_on_one_prefix_get_there_wit
         expect_done(site, program.wait(), undisturbed)
 
 
+@pytest.mark.parametrize("launcher", ["subprocess", "driver"])
+def test_steps_and_workers_that_would_never_end_do_so_when_their_driver_is_killed(launcher: str, sites: Sites) -> None:
+    site = sites("stoppable")
+    program = site.start("--launcher", launcher, "--max_concurrent", "2")
+    if launcher == "driver":  # its steps are threads, and die with it; the worker is a process
+        site.await_trace("began-worker")
+    else:
+        site.await_trace("began-plain")
+        site.await_trace("began-worker")
+    assert len(site.processes()) > 1
+    program.kill()
+    program.wait()
+    site.expect_no_processes()
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(30))
 def test_the_tutorial_killed_at_any_moment_goes_on_to_its_report(seed: int, root: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ponente.executor.identity import canonical_text
+from ponente.executor.canonical import canonical_text
 
 Json = Any
 Lookup = Callable[[str, str], dict[str, Any] | None]  # (name, identity) -> payload

@@ -23,8 +23,8 @@ import zoo
 from ponente.cluster import CpuOnly, GpuConfig
 from ponente.config import Kind, UserError, execution
 from ponente.executor import ExecutorStep, Retries, output_path_of, this_output_path, versioned
+from ponente.executor.canonical import UnhashableError, canonical_text
 from ponente.executor.graph import build_graph
-from ponente.executor.identity import UnhashableError, canonical_text
 
 if TYPE_CHECKING:
     from somewhere_else import Unknown
