@@ -21,8 +21,9 @@ from ponente.cluster.process import ProcessName, this_process
 from ponente.executor import ExecutorOptions, plan_steps
 from ponente.executor.attempt import CLAIMED_EXIT, DONE_EXIT
 from ponente.executor.claim import HEART, LostClaimError, Tenure, Watcher, take_claim
+from ponente.executor.outcome import Fate, RunOutcome
 from ponente.executor.records import Claim, Commit, ErrorNote, Outcome, Release, StepFolder
-from ponente.executor.run import Driver, Fate, RunOutcome
+from ponente.executor.run import Driver
 from ponente.store.redaction import Redactor
 from ponente.store.volume import LocalVolume, register_volume
 

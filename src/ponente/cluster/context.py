@@ -25,6 +25,15 @@ class Progress(msgspec.Struct, frozen=True):
     note: str = ""
     seconds: float = 0.0
 
+    def __str__(self) -> str:
+        """As people read it: 700/1000 shards, 12 s left."""
+        text = f"{self.done}/{self.total}" if self.total else str(self.done)
+        if self.unit:
+            text += f" {self.unit}"
+        if self.total and 0 < self.done < self.total and self.seconds > 0:
+            text += f", {self.seconds / self.done * (self.total - self.done):.0f} s left"
+        return f"{text}, {self.note}" if self.note else text
+
 
 def _ignore_progress(progress: Progress) -> None:
     return None

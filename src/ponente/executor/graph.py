@@ -42,6 +42,7 @@ class Node:
 class Graph:
     """All nodes, parents before children, and which node each step object became."""
 
+    targets: list[Node]
     nodes: list[Node]
     watched: list[Node]  # nonblocking parents that are not themselves to be run
     by_identity: dict[str, Node]
@@ -63,7 +64,7 @@ class Graph:
                 stack += node.parents
         kept = [node for node in self.nodes if node.identity in needed]
         watched = {parent.identity: parent for node in kept for parent in node.watched if parent.identity not in needed}
-        return replace(self, nodes=kept, watched=list(watched.values()))
+        return replace(self, targets=chosen, nodes=kept, watched=list(watched.values()))
 
 
 def matching(nodes: Iterable[Node], patterns: Sequence[str], flag: str) -> list[Node]:
@@ -95,10 +96,11 @@ def build_graph(targets: Iterable[ExecutorStep]) -> Graph:
     for step in order:
         node = _join(step, payloads[step], by_identity, by_step)
         by_step[step] = node
-    run = _reachable(by_step[root] for root in roots)
+    targets = [by_step[root] for root in roots]
+    run = _reachable(targets)
     nodes = [node for node in by_identity.values() if node.identity in run]
     watched = [node for node in by_identity.values() if node.identity not in run]
-    return Graph(nodes=nodes, watched=watched, by_identity=by_identity, by_step=by_step)
+    return Graph(targets=targets, nodes=nodes, watched=watched, by_identity=by_identity, by_step=by_step)
 
 
 def _flatten(targets: Iterable[Any]) -> list[ExecutorStep]:

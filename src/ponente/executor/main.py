@@ -5,6 +5,7 @@ resolved here, when the program runs, never when a module is imported.
 """
 
 import contextlib
+import gc
 import logging
 import multiprocessing
 import os
@@ -27,10 +28,11 @@ from ponente.executor.estimate import RateCard
 from ponente.executor.graph import Graph, build_graph
 from ponente.executor.manifest import GitLookup, RunResult, Runs, new_run_name
 from ponente.executor.options import ExecutorOptions, parse_options
+from ponente.executor.outcome import Fate, RunOutcome, interruption_code
 from ponente.executor.plan import Plan, PlanRequest, State, make_plan
 from ponente.executor.recording import record_run
 from ponente.executor.report import outcome_text, plan_text, plan_totals
-from ponente.executor.run import Driver, Fate, RunOutcome, interruption_code
+from ponente.executor.run import Driver
 from ponente.executor.step import ExecutorStep
 from ponente.store.paths import resolve_prefix
 from ponente.store.redaction import Redactor
@@ -97,19 +99,27 @@ def _plan_or_run(steps: list[ExecutorStep], description: str | None, options: Ex
 
 def plan_steps(steps: Sequence[ExecutorStep], options: ExecutorOptions) -> Plan:
     """The plan of `steps`; writes nothing."""
-    return plan_graph(build_graph(steps), steps, options)
+    with _collection_paused():
+        graph = build_graph(steps)
+        request = PlanRequest(
+            run_only=options.run_only,
+            force=options.force,
+            force_run_failed=options.force_run_failed,
+            rates=_rates(options),
+        )
+        return make_plan(graph, resolve_prefix(options.prefix), request)
 
 
-def plan_graph(graph: Graph, targets: Sequence[ExecutorStep], options: ExecutorOptions) -> Plan:
-    """The plan of a graph that was built before."""
-    request = PlanRequest(
-        targets=[graph.node_of(step) for step in targets],
-        run_only=options.run_only,
-        force=options.force,
-        force_run_failed=options.force_run_failed,
-        rates=_rates(options),
-    )
-    return make_plan(graph, resolve_prefix(options.prefix), request)
+@contextlib.contextmanager
+def _collection_paused() -> Iterator[None]:
+    """A large plan is millions of small objects and no garbage; looking for some costs an eighth of its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _rates(options: ExecutorOptions) -> RateCard | None:

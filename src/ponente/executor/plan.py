@@ -7,7 +7,6 @@ again or its source file changes.
 
 import copy
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -81,7 +80,6 @@ class PlannedStep:
 class PlanRequest:
     """What the user asked of a plan."""
 
-    targets: list[Node]
     run_only: list[str] = field(default_factory=list)
     force: list[str] = field(default_factory=list)
     force_run_failed: bool = False
@@ -235,7 +233,7 @@ class _Planner:
 
     def mark_needed(self) -> None:
         """Steps that no target needs, now that some are hits, are left alone."""
-        needed = {node.identity for node in self._targets()} | self._forced
+        needed = {node.identity for node in self._graph.targets} | self._forced
         for node in reversed(self._graph.nodes):
             step = self.steps[node.identity]
             if node.identity in needed and step.state is not State.HIT:
@@ -244,11 +242,6 @@ class _Planner:
             step = self.steps[node.identity]
             if step.state is not State.HIT and node.identity not in needed:
                 step.state, step.why = State.UNNEEDED, "what uses it is done"
-
-    def _targets(self) -> Iterable[Node]:
-        if self._request.run_only:
-            return matching(self._graph.nodes, self._request.run_only, "--run_only")
-        return self._request.targets
 
     def explain(self) -> None:
         """Says why each step that is to run does so, or what holds it back, and what it will take."""

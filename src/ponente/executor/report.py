@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from ponente.executor.estimate import Estimate
+from ponente.executor.outcome import Fate, RunOutcome, StepRun
 from ponente.executor.plan import Plan, PlannedStep, State
-from ponente.executor.run import Fate, RunOutcome, StepRun
 
 _COUNT_SUFFIXES = ["", "k", "M", "G", "T", "P", "E", "Z"]
 

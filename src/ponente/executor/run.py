@@ -11,22 +11,18 @@ import os
 import queue
 import signal
 import time
-from dataclasses import dataclass
-from enum import StrEnum
 
 import msgspec
 
-from ponente.cluster.context import Progress
-from ponente.cluster.launch import RESUME_EXIT, Launcher, Running, Task, stop_all
+from ponente.cluster.launch import RESUME_EXIT, Launcher, Task, stop_all
 from ponente.cluster.process import StoppedError, is_gone, signal_name
 from ponente.cluster.resources import CpuOnly
-from ponente.config.errors import RefusedError
 from ponente.executor.attempt import CLAIMED_EXIT, ENTRY, NO_SPACE_EXIT, Job, code_of
 from ponente.executor.claim import Watcher
+from ponente.executor.outcome import Fate, RunOutcome, StepRun
 from ponente.executor.plan import Plan, PlannedStep, State
 from ponente.executor.records import Claim, Commit, ErrorNote, LogView, Outcome, Release
 from ponente.executor.reference import refer
-from ponente.executor.step import ExecutorStep, StepPath
 from ponente.executor.transit import pack
 from ponente.store.paths import absolute
 from ponente.store.redaction import Redactor
@@ -38,74 +34,6 @@ _PROGRESS_SECONDS = 5.0
 _STILL_RUNNING_SECONDS = 60.0
 _STOP_GRACE_SECONDS = 10.0
 _PREEMPTING_SIGNALS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
-
-
-class Fate(StrEnum):
-    """What became of a step in this run."""
-
-    HIT = "hit"
-    DONE = "done"
-    FAILED = "failed"
-    HELD = "held"
-    UNNEEDED = "skip"
-    OPEN = "unfinished"
-
-
-@dataclass(eq=False)
-class StepRun:
-    """A step in this run."""
-
-    planned: PlannedStep
-    fate: Fate = Fate.OPEN
-    running: Running | None = None
-    attempts: int = 0
-    not_before: float = 0.0
-    waits_for_other: bool = False
-    error: ErrorNote | None = None
-    held_by: "StepRun | None" = None
-    last_progress: Progress | None = None
-    began: float = 0.0
-    last_shown: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return self.planned.name
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """What became of all steps; `interrupted` where the run was asked to end."""
-
-    plan: Plan
-    steps: list[StepRun]
-    interrupted: BaseException | None = None
-
-    def of(self, fate: Fate) -> list[StepRun]:
-        return [step for step in self.steps if step.fate is fate]
-
-    def path(self, handle: ExecutorStep | StepPath) -> str:
-        """Where the output of a step of this run lies: `outcome.path(report / "report.txt")`."""
-        whole = StepPath(handle) if isinstance(handle, ExecutorStep) else handle
-        if whole.step not in self:
-            raise RefusedError(f"step {whole.step.name!r} has no result in this run; ask `step in outcome` first")
-        return self.plan.step_of(whole).resolve(whole)
-
-    def __contains__(self, step: ExecutorStep) -> bool:
-        """Whether a step has a result: not where it failed, or was left out by --run_only."""
-        node = self.plan.graph.by_step.get(step)
-        planned = self.plan.by_identity.get(node.identity) if node is not None else None
-        return planned is not None and (planned.commit is not None or planned.pinned is not None)
-
-    @property
-    def exit_code(self) -> int:
-        if self.interrupted is not None:
-            return interruption_code(self.interrupted)
-        return 1 if self.of(Fate.FAILED) or self.of(Fate.HELD) else 0
-
-
-def interruption_code(interruption: BaseException) -> int:
-    """The exit code of a driver that was asked to end: as shells have it for Ctrl-C, else "resume me"."""
-    return 130 if isinstance(interruption, KeyboardInterrupt) else RESUME_EXIT
 
 
 class Driver:
@@ -375,7 +303,7 @@ class Driver:
             progress = step.planned.folder.progress()
             if progress is not None and progress != step.last_progress:
                 step.last_progress, step.last_shown = progress, now
-                logger.info("       at     %s: %s", step.name, describe_progress(progress))
+                logger.info("       at     %s: %s", step.name, progress)
             elif now - max(step.began, step.last_shown) > _STILL_RUNNING_SECONDS:
                 step.last_shown = now
                 logger.info("       at     %s: running for %.0f s", step.name, now - step.began)
@@ -398,16 +326,6 @@ class Driver:
             view = step.planned.folder.view()
             if self._was_ours(view):
                 self._release_for(step, view, code, "")
-
-
-def describe_progress(progress: Progress) -> str:
-    """Progress as people read it: 700/1000 shards, 12 s left."""
-    text = f"{progress.done}/{progress.total}" if progress.total else str(progress.done)
-    if progress.unit:
-        text += f" {progress.unit}"
-    if progress.total and 0 < progress.done < progress.total and progress.seconds > 0:
-        text += f", {progress.seconds / progress.done * (progress.total - progress.done):.0f} s left"
-    return f"{text}, {progress.note}" if progress.note else text
 
 
 def _spent(planned: PlannedStep, view: LogView, run: str) -> tuple[int, int]:

@@ -9,7 +9,6 @@ from ponente.config.errors import RefusedError
 from ponente.executor.manifest import Manifest, ManifestStep, Runs
 from ponente.executor.plan import State
 from ponente.executor.records import Claim, Commit, Outcome, Release, StepFolder
-from ponente.executor.run import describe_progress
 
 
 class Phase(StrEnum):
@@ -94,7 +93,7 @@ def _step_status(
             return StepStatus(name, Phase.STOPPED, f"process {entry.holder.pid} is gone; the same command goes on")
         progress = folder.progress()
         elapsed = f"{time.time() - entry.time:.0f} s"
-        return StepStatus(name, Phase.RUNNING, f"{elapsed}, {describe_progress(progress)}" if progress else elapsed)
+        return StepStatus(name, Phase.RUNNING, f"{elapsed}, {progress}" if progress else elapsed)
     if isinstance(entry, Release):
         return StepStatus(name, *_release_status(entry, is_running))
     if any(phases.get(parent) in (Phase.FAILED, Phase.HELD) for parent in step.parents):

@@ -18,6 +18,8 @@ PRIVATE_MARK = ".part-"  # what is not published yet lies under a name that star
 
 def protocol_of(path: str) -> str:
     """The protocol of a place: "file" for local paths, else what stands before "://"."""
+    if path.startswith("/"):
+        return "file"
     head, found, _ = path.partition("://")
     return head if found else "file"
 

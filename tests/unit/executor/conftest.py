@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ponente.executor import ExecutorOptions, ExecutorStep, plan_steps, run_steps
+from ponente.executor.outcome import RunOutcome
 from ponente.executor.plan import Plan
-from ponente.executor.run import RunOutcome
 from ponente.store.volume import volume_of
 
 SCRIPTS = Path(__file__).parent / "scripts"

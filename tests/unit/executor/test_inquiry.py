@@ -16,9 +16,9 @@ from ponente.executor.claim import take_claim
 from ponente.executor.graph import build_graph
 from ponente.executor.inquiry import Inquiry
 from ponente.executor.manifest import Runs
+from ponente.executor.outcome import Fate, RunOutcome
 from ponente.executor.plan import Plan, State
 from ponente.executor.records import StepFolder
-from ponente.executor.run import Fate, RunOutcome
 
 Runner = Callable[..., RunOutcome]
 Planner = Callable[..., Plan]

@@ -22,7 +22,7 @@ from ponente.cluster.process import this_process
 from ponente.executor import ExecutorStep
 from ponente.executor.graph import build_graph
 from ponente.executor.manifest import GitLookup, History, Manifest, Runs, new_run_name
-from ponente.executor.run import RunOutcome
+from ponente.executor.outcome import RunOutcome
 
 Runner = Callable[..., RunOutcome]
 

@@ -9,10 +9,10 @@ import pytest
 from winds import WindConfig, blow, winds
 
 from ponente.config import UserError
-from ponente.executor import ExecutorOptions, ExecutorStep, plan_steps, run_steps
+from ponente.executor import ExecutorOptions, ExecutorStep, plan_steps, run_steps, this_output_path
 from ponente.executor.graph import build_graph
+from ponente.executor.outcome import Fate, RunOutcome
 from ponente.executor.plan import Plan
-from ponente.executor.run import Fate, RunOutcome
 from ponente.store.volume import volume_of
 
 Runner = Callable[..., RunOutcome]
@@ -126,8 +126,6 @@ def write_url(config: dict[str, Any]) -> None:
 
 
 def test_pins_work_on_a_store_without_rename_too(memory_prefix: str) -> None:
-    from ponente.executor import this_output_path
-
     first = ExecutorStep(
         name="first",
         fn=write_url,

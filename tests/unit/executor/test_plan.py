@@ -17,10 +17,10 @@ from ponente.executor import ExecutorOptions, ExecutorStep, plan_steps, run_step
 from ponente.executor.claim import take_claim
 from ponente.executor.graph import build_graph
 from ponente.executor.manifest import Runs
+from ponente.executor.outcome import Fate, RunOutcome
 from ponente.executor.plan import Plan, State
 from ponente.executor.records import PayloadRecord, StepFolder
 from ponente.executor.report import outcome_text, plan_text
-from ponente.executor.run import Fate, RunOutcome
 from ponente.store.formats import FormatError
 
 Runner = Callable[..., RunOutcome]

@@ -10,10 +10,10 @@ from priced import cheap, copy, plain, train, work
 from ponente.cluster import GpuConfig
 from ponente.config import UserError
 from ponente.executor import Estimate, ExecutorStep, RateCard
+from ponente.executor.outcome import Fate, RunOutcome
 from ponente.executor.plan import Plan
 from ponente.executor.rates import load_rate_card
 from ponente.executor.report import plan_text
-from ponente.executor.run import Fate, RunOutcome
 
 Runner = Callable[..., RunOutcome]
 Planner = Callable[..., Plan]

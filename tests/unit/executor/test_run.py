@@ -24,10 +24,10 @@ from ponente.executor import (
     this_state_path,
 )
 from ponente.executor.graph import build_graph
+from ponente.executor.outcome import Fate, RunOutcome
 from ponente.executor.plan import State
 from ponente.executor.records import Commit, StepFolder
 from ponente.executor.report import outcome_text
-from ponente.executor.run import Fate, RunOutcome
 from ponente.store.volume import volume_of
 
 Runner = Callable[..., RunOutcome]

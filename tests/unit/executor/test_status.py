@@ -18,7 +18,7 @@ from winds import winds
 
 from ponente.config import UserError
 from ponente.executor.manifest import Runs
-from ponente.executor.run import RunOutcome
+from ponente.executor.outcome import RunOutcome
 from ponente.executor.status import Phase, status_of
 
 Runner = Callable[..., RunOutcome]

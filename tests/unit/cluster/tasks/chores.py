@@ -1,0 +1,76 @@
+"""Small tasks for launchers and sharded maps."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def answer(job: Any) -> int:
+    """Writes what it was given to a file; ends with the exit code it was told."""
+    told = repr((job["value"], os.environ.get("CHORE"), os.getpid() == job["driver"]))
+    Path(job["path"]).write_text(told)
+    return int(job["code"])
+
+
+def speak(job: Any) -> int:
+    """Prints and logs many lines."""
+    for number in range(job["lines"]):
+        print(f"line {number} of {job['text']}")
+    print("error line", file=sys.stderr)
+    logging.getLogger("chores").warning("logged %s", job["text"])
+    return 0
+
+
+def explode(job: Any) -> int:
+    """Raises."""
+    raise RuntimeError("boom")
+
+
+def die(job: Any) -> int:
+    """Ends as native code does when it crashes."""
+    os.abort()
+
+
+def length(shard: str) -> int:
+    """A shard's length; nothing is written."""
+    return len(shard)
+
+
+def shout(shard: str, path: str) -> str:
+    """Writes one file."""
+    Path(path).write_text(shard.upper())
+    return shard[0]
+
+
+def unfold(shard: str, path: str) -> None:
+    """Writes a folder with a file a letter."""
+    os.mkdir(path)
+    for letter in shard:
+        (Path(path) / letter).touch()
+
+
+def keep_silent(shard: str, path: str) -> None:
+    """Writes nothing."""
+
+
+def leave_a_trace(shard: dict[str, str]) -> None:
+    """Notes that it was run."""
+    with open(shard["trace"], "a") as file:
+        file.write(f"{shard['name']}\n")
+
+
+def leave_a_trace_beside(shard: str) -> None:
+    """Notes beside the file that it names that it was run."""
+    leave_a_trace({"trace": str(Path(shard).parent / "trace"), "name": Path(shard).name})
+
+
+def give_back(shard: Any) -> Any:
+    """What it was given."""
+    return shard
+
+
+def give_an_object(shard: Any) -> Any:
+    """Something that is no JSON."""
+    return object()
