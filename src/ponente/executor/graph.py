@@ -96,11 +96,11 @@ def build_graph(targets: Iterable[ExecutorStep]) -> Graph:
     for step in order:
         node = _join(step, payloads[step], by_identity, by_step)
         by_step[step] = node
-    targets = [by_step[root] for root in roots]
-    run = _reachable(targets)
+    wanted = [by_step[root] for root in roots]
+    run = _reachable(wanted)
     nodes = [node for node in by_identity.values() if node.identity in run]
     watched = [node for node in by_identity.values() if node.identity not in run]
-    return Graph(targets=targets, nodes=nodes, watched=watched, by_identity=by_identity, by_step=by_step)
+    return Graph(targets=wanted, nodes=nodes, watched=watched, by_identity=by_identity, by_step=by_step)
 
 
 def _flatten(targets: Iterable[Any]) -> list[ExecutorStep]:
