@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ponente.store.expansion import expand
+
 TUTORIAL = Path(__file__).parents[2] / "experiments" / "tutorials" / "word_count.py"
 STEPS = {"text", "speeches", "counts", "totals", "speakers", "report"}
 
@@ -78,3 +80,13 @@ def test_a_changed_line_runs_only_what_depends_on_it_and_the_plan_names_the_fiel
     changed = run(copy, "--launcher", "driver", cwd=tmp_path).splitlines()
     assert changed[0] == "6 steps: 5 hit, 1 done"
     assert len(changed) == 5
+
+
+def test_records_of_a_step_never_match_a_glob_over_its_output(site: Path) -> None:
+    for step in (site / "ponente-runs" / "tutorial").iterdir():
+        inside = [path for folder in step.glob("output-*") for path in folder.rglob("*")]
+        assert [path for path in inside if path.name.startswith(".")] == []
+        matches = expand(f"{step}/**/*.json") if list(step.rglob("[!.]*.json")) else []
+        assert all("/output-" in match or "/state/counts/" in match for match in matches)
+    counts = next((site / "ponente-runs" / "tutorial").glob("counts-*"))
+    assert len(expand(f"{counts}/**/*.json")) == 8  # the shards, and none of the records beside them
