@@ -108,7 +108,7 @@ class _Subprocess:
         assert self._process.stdout is not None
         writable = True
         with contextlib.suppress(OSError), log, self._process.stdout as output:
-            while line := output.readline(_MAX_LINE_BYTES):
+            for line in _whole_lines(output):
                 text = redactor.text(line.decode(errors="replace"))
                 self._tail.append(text)
                 if writable:
@@ -138,6 +138,18 @@ class _Subprocess:
 
     def tail(self) -> str:
         return "".join(self._tail)
+
+
+def _whole_lines(output: IO[bytes]) -> Iterator[bytes]:
+    """Lines of a stream; one without end comes in pieces that break at a space, so that no secret is cut in two."""
+    held = b""
+    while piece := output.readline(_MAX_LINE_BYTES):
+        line = held + piece
+        end = len(line) if line.endswith(b"\n") else line.rfind(b" ") + 1 or len(line)
+        held = line[end:]
+        yield line[:end]
+    if held:
+        yield held
 
 
 class DriverLauncher:

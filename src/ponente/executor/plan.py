@@ -145,6 +145,7 @@ class _Planner:
         self._history: History | None = None
         self._comparison = Comparison(self._stored, self._current)
         self._forced = {node.identity for node in matching(graph.nodes, request.force, "--force")}
+        self._publishing: dict[str, PlannedStep] = {}  # by the place that its pin names
         self.steps: dict[str, PlannedStep] = {}
 
     def look_at(self, node: Node) -> None:
@@ -254,10 +255,23 @@ class _Planner:
                 raise self._collision(step.folder, node, record.identity)
             if not step.forced:
                 self._explain_log(step)
+            self._check_own_pin(step)
             held = [parent for parent in node.parents if self.steps[parent.identity].state is State.HELD]
             if held and step.state is State.RUN:
                 step.state, step.why = State.HELD, f"needs {held[0].folder_name}, which is held"
             self._estimate(step)
+
+    def _check_own_pin(self, step: PlannedStep) -> None:
+        """Two steps to run may not publish at one place: the second would commit the output of the first."""
+        if step.node.step.override_output_path is None:
+            return
+        path = absolute(step.node.step.override_output_path, self._prefix)
+        first = self._publishing.setdefault(path, step)
+        if first is not step:
+            raise RefusedError(
+                f"found {first.name} and {step.name}, both pinned to {path}, where nothing is yet, so both would "
+                "publish there; give each a place of its own"
+            )
 
     def _explain_log(self, step: PlannedStep) -> None:
         entry = step.view.entry

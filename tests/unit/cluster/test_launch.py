@@ -63,6 +63,14 @@ def test_what_a_process_prints_is_in_its_log_without_secrets_and_its_end_in_the_
     assert "line 99 of ***" in running.tail() and "line 0 of" not in running.tail()
 
 
+@pytest.mark.parametrize("length", range(65_520, 65_540, 4))
+def test_a_secret_in_a_line_without_end_is_not_cut_in_two(length: int, tmp_path: Path) -> None:
+    text = "y" * length + " planted-secret and more " + "z" * 70_000
+    code, _ = run(SubprocessLauncher(Redactor(["planted-secret"])), "write", {"text": text}, tmp_path / "x.log")
+    assert code == 0
+    assert (tmp_path / "x.log").read_text() == text.replace("planted-secret", "***")
+
+
 def test_what_a_task_logs_in_the_drivers_process_is_in_its_log(tmp_path: Path) -> None:
     run(
         DriverLauncher(Redactor(["planted-secret"])),

@@ -113,6 +113,18 @@ def test_force_on_a_step_that_is_pinned_to_existing_data_is_refused(run: Runner,
     assert states(plan(*pinned, force=["ponente"])) == ["hit", "run", "run"]
 
 
+def test_two_steps_may_share_existing_data_but_not_publish_at_one_place(plan: Planner, tmp_path: Path) -> None:
+    place = tmp_path / "data"
+    sharing = [
+        replace(step, override_output_path=form)
+        for step, form in zip(winds(levante=7)[:1] + winds(levante=8)[:1], (str(place), f"{place}/"), strict=True)
+    ]
+    with pytest.raises(UserError, match=r"both pinned to .*/data, where nothing is yet.*give each a place of its own"):
+        plan(*sharing)
+    data_at(place, "breeze\n")
+    assert states(plan(*sharing)) == ["hit", "hit"]
+
+
 def test_a_file_can_be_pinned(run: Runner, tmp_path: Path) -> None:
     (tmp_path / "breeze.txt").write_text("calm\n")
     first = replace(winds()[0], override_output_path=str(tmp_path / "breeze.txt"))

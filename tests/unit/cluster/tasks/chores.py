@@ -23,6 +23,12 @@ def speak(job: Any) -> int:
     return 0
 
 
+def write(job: Any) -> int:
+    """Writes a text to standard output as it is."""
+    os.write(1, job["text"].encode())
+    return 0
+
+
 def explode(job: Any) -> int:
     """Raises."""
     raise RuntimeError("boom")
