@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from ponente import __version__
 from ponente.config.errors import UserError
 
 Command = Callable[[argparse.Namespace, list[str]], int]
@@ -16,8 +17,12 @@ Command = Callable[[argparse.Namespace, list[str]], int]
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command line; exits with its code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    options = build_parser().parse_args(arguments)
+    from ponente.executor.options import unknown_flag, with_underscores
+
+    arguments = with_underscores(sys.argv[1:] if argv is None else argv)
+    options, unknown = build_parser().parse_known_args(arguments)
+    if unknown:
+        options.parser.error(unknown_flag(options.parser, unknown))
     try:
         code = options.command(options, arguments)
     except KeyboardInterrupt:
@@ -38,6 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ponente", description="Language models in the open, as one reproducible graph of Python steps."
     )
+    parser.add_argument("--version", action="version", version=f"ponente {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command, summary in (
         ("plan", _plan, "print what a script would run, why, and what it would cost; run and write nothing"),
@@ -77,7 +83,7 @@ def _add(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, command: Command, summary: str
 ) -> argparse.ArgumentParser:
     sub: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-    sub.set_defaults(command=command)
+    sub.set_defaults(command=command, parser=sub)
     return sub
 
 
@@ -90,7 +96,7 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _run_script(script: str, arguments: list[str]) -> int:
-    from ponente.executor.main import run_script
+    from ponente.executor.script import run_script
 
     run_script(script, arguments)
     return 0

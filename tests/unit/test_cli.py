@@ -147,7 +147,7 @@ def test_why_of_a_step_that_has_not_run_needs_the_script(ponente: Command, done:
 def test_adopt_makes_a_hit_of_a_step_that_has_not_run(ponente: Command, tmp_path: Path) -> None:
     ponente("run", WINDS, "--prefix", "p", "--launcher", "driver")
     [old] = (tmp_path / "p" / "winds").glob("ponente-*")
-    assert "1 hits, 2 to run" in ponente("plan", WINDS, "--prefix", "p", PONENTE="4").stdout
+    assert "1 hit, 2 to run" in ponente("plan", WINDS, "--prefix", "p", PONENTE="4").stdout
     new = ["winds/ponente", "--script", WINDS, "--prefix", "p"]
     adopted = ponente("adopt", str(old), *new, "--reason", "the same", PONENTE="4")
     assert adopted.returncode == 0, adopted.stderr
@@ -206,7 +206,7 @@ def refused(ended: "subprocess.CompletedProcess[str]", *parts: str) -> None:
         ("plan WINDS --force (", ["found --force '('", "no regular expression", "correct it"]),
         ("plan WINDS --rates nowhere.yaml", ["found no rate card at", "give a YAML file"]),
         ("plan WINDS --max_concurrent 0", ["found '0', needed a number of at least 1"]),
-        ("plan WINDS --prefx p", ["unrecognized arguments: --prefx p"]),
+        ("plan WINDS --prefx p", ["found --prefx p; did you mean --prefix?"]),
         ("status", ["found no run under", "run an experiment first, or give its --prefix"]),
         ("status 2026 --prefix DONE", ["found no run '2026'; it has 20"]),
         (

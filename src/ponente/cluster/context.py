@@ -24,14 +24,15 @@ class Progress(msgspec.Struct, frozen=True):
     unit: str = ""
     note: str = ""
     seconds: float = 0.0
+    before: int = 0  # what earlier attempts had done
 
     def __str__(self) -> str:
         """As people read it: 700/1000 shards, 12 s left."""
         text = f"{self.done}/{self.total}" if self.total else str(self.done)
         if self.unit:
             text += f" {self.unit}"
-        if self.total and 0 < self.done < self.total and self.seconds > 0:
-            text += f", {self.seconds / self.done * (self.total - self.done):.0f} s left"
+        if self.before < self.done < self.total and self.seconds > 0:
+            text += f", {self.seconds / (self.done - self.before) * (self.total - self.done):.0f} s left"
         return f"{text}, {self.note}" if self.note else text
 
 
@@ -55,7 +56,8 @@ class StepContext:
     record_event: Callable[[str, Mapping[str, Any]], None] = _ignore_event
     redactor: Redactor = field(default_factory=Redactor)
     state_objects: set[str] = field(default_factory=set)  # names below the state path that the commit is to name
-    started: float = field(default_factory=time.monotonic)
+    notes: list[str] = field(default_factory=list)  # what people should know of the result
+    first_progress: dict[str, tuple[int, float]] = field(default_factory=dict)  # by unit: what was done, and when
 
 
 _current: ContextVar[StepContext | None] = ContextVar("ponente_step", default=None)
@@ -80,5 +82,7 @@ def report_progress(done: int, total: int = 0, *, unit: str = "", note: str = ""
     """Says how far the running step is; shown by the driver and by `ponente status`. No effect outside a step."""
     context = current_step()
     if context is not None:
-        seconds = time.monotonic() - context.started
-        context.publish_progress(Progress(done=done, total=total, unit=unit, note=note, seconds=seconds))
+        first_done, since = context.first_progress.setdefault(unit, (done, time.monotonic()))
+        seconds = time.monotonic() - since
+        progress = Progress(done=done, total=total, unit=unit, note=note, seconds=seconds, before=first_done)
+        context.publish_progress(progress)

@@ -119,7 +119,10 @@ def map_shards(
     ledger.run(min(workers, len(listed)), timeout_seconds)
     if context is not None and any(shard.path for shard in ledger.finished.values()):
         context.state_objects.add(name)
-    return ledger.result()
+    result = ledger.result()
+    if context is not None and result.quarantined:
+        context.notes.append(f"{len(result.quarantined)} of {len(listed)} {name} set aside")
+    return result
 
 
 class _ShardRecord(msgspec.Struct, frozen=True):
@@ -310,10 +313,10 @@ class _Ledger:
         self._quarantined[index] = QuarantinedShard(index, shard, error)
         self._event("shard_quarantined", index, tries, error)
         if len(self._quarantined) > self._max_quarantined:
-            named = "\n".join(f"  shard {one.index}: {one.shard!r}" for one in self._quarantined.values())
+            named = ", ".join(f"shard {one.index} ({one.shard!r})" for one in self._quarantined.values())
             raise PoisonShardError(
-                f"{self._call.name}: {len(self._quarantined)} shard(s) failed {self._max_attempts} times, "
-                f"{self._max_quarantined} may be set aside (max_quarantined):\n{named}\nthe last error was:\n{error}"
+                f"{self._call.name}: {named} failed {self._max_attempts} times each, and {self._max_quarantined} may "
+                f"be set aside (max_quarantined); the last error was {last}\n{error}"
             )
 
     def _event(self, kind: str, index: int, tries: int, error: str) -> None:

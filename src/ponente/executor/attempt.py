@@ -51,6 +51,7 @@ class Job(msgspec.Struct, frozen=True):
     errors_left: int
     preemptions_left: int
     forced: bool = False
+    fresh: bool = False
     override_output: str | None = None
     num_cpus: int | None = None
     secrets: list[str] = []
@@ -61,7 +62,7 @@ def run_job(raw: Any) -> int:
     job = msgspec.convert(raw, Job)
     folder = StepFolder(job.prefix, job.folder)
     try:
-        tenure = take_claim(folder, job.after, job.run, forced=job.forced)
+        tenure = take_claim(folder, job.after, job.run, forced=job.forced, fresh=job.fresh)
     except OSError as error:
         if not is_no_space(error):
             raise
@@ -88,6 +89,7 @@ class _Attempt:
         self._began = time.monotonic()
         self._fn: Function | None = None
         self._output = self._folder.output(tenure.number)
+        self._state = f"{self._folder.path}/{tenure.claim.state}"
         if job.override_output is not None:
             self._output = private_path(job.override_output)
 
@@ -110,7 +112,7 @@ class _Attempt:
         context = StepContext(
             name=self._job.name,
             output_path=self._output,
-            state_path=self._folder.state,
+            state_path=self._state,
             num_cpus=self._job.num_cpus,
             redactor=self._redactor,
             publish_progress=self._publish_progress,
@@ -126,7 +128,7 @@ class _Attempt:
     def _own_place(self, own: Own, path: str) -> str:
         root = self._output
         if own is Own.STATE:
-            root = self._folder.state
+            root = self._state
             self._volume.make_folder(root)
         return join(root, path) if path else root
 
@@ -135,7 +137,7 @@ class _Attempt:
         output = self._output
         if self._job.override_output is not None:
             output = self._publish_override(self._job.override_output)
-        objects = {name: self._folder.from_prefix(join(self._folder.state, name)) for name in context.state_objects}
+        objects = {name: self._folder.from_prefix(join(self._state, name)) for name in context.state_objects}
         places = [output, *(self._folder.absolute(path) for path in objects.values())]
         counts = {self._folder.from_prefix(place): count_names(place) for place in places if count_names(place)}
         summary: Any = self._redactor.value(self._summary)
@@ -148,6 +150,7 @@ class _Attempt:
             counts=counts,
             objects=objects,
             summary=summary,
+            notes=[self._redactor.text(note) for note in context.notes],
         )
         self._tenure.end(commit)
         if self._tenure.number > 1:

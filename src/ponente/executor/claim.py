@@ -13,6 +13,7 @@ import time
 
 from ponente.cluster.process import is_gone, this_process
 from ponente.executor.records import Claim, Commit, LogView, Release, StepFolder
+from ponente.store.paths import basename
 from ponente.store.volume import volume_of
 
 logger = logging.getLogger(__name__)
@@ -61,10 +62,27 @@ class Tenure:
             )
 
 
-def take_claim(folder: StepFolder, after: int, run: str, *, forced: bool = False) -> Tenure | None:
-    """Claims the step as entry `after` + 1; None if somebody else wrote that entry."""
+def take_claim(folder: StepFolder, after: int, run: str, *, forced: bool = False, fresh: bool = False) -> Tenure | None:
+    """Claims the step as entry `after` + 1; None if somebody else wrote that entry.
+
+    Args:
+        folder: the step's.
+        after: the number of the log's last entry, as the claimant saw it.
+        run: whose claim it is.
+        forced: gives the step all its retries again.
+        fresh: starts from nothing, in a state folder of its own; else the last claim's is taken over.
+    """
+    state = f"state-{after + 1}"
+    if not fresh:
+        view = LogView(after, folder.entry(after) if after else None)
+        state = basename(folder.state(view))
     claim = Claim(
-        holder=this_process(), run=run, time=time.time(), heartbeat_seconds=heartbeat_seconds(), forced=forced
+        holder=this_process(),
+        run=run,
+        time=time.time(),
+        heartbeat_seconds=heartbeat_seconds(),
+        forced=forced,
+        state=state,
     )
     return Tenure(folder, after + 1, claim) if folder.append(after, claim) else None
 

@@ -89,6 +89,8 @@ def matching(nodes: Iterable[Node], patterns: Sequence[str], flag: str) -> list[
 def build_graph(targets: Iterable[ExecutorStep]) -> Graph:
     """The graph of everything that `targets` need."""
     roots = _flatten(targets)
+    if not roots:
+        raise RefusedError("found no steps; needed at least one: executor_main(steps=[…])")
     payloads = _walk_configs(roots)
     order = _parents_first(payloads)
     by_identity: dict[str, Node] = {}

@@ -10,7 +10,7 @@ import hashlib
 
 from ponente.config.errors import RefusedError
 from ponente.executor.canonical import OMIT, Canonical, Json, StepReference, UnhashableError, canonical_text
-from ponente.executor.reference import refer
+from ponente.executor.reference import check_step_function
 from ponente.executor.step import ExecutorStep
 
 
@@ -26,7 +26,7 @@ class Payload:
 def payload_of(step: ExecutorStep) -> Payload:
     """The payload of `step`, its dependencies still open (`build_graph` fills them in)."""
     references: list[StepReference] = []
-    refer(step.fn)  # refuses what the step's process could not import
+    check_step_function(step.fn)
     try:
         canonical = Canonical(references)
         config = canonical.of(step.config)

@@ -14,9 +14,10 @@ from ponente.config.errors import RefusedError
 from ponente.executor.claim import Watcher, take_claim
 from ponente.executor.diff import Change, Comparison
 from ponente.executor.graph import Graph
-from ponente.executor.main import graph_of_script
 from ponente.executor.manifest import History, Manifest, ManifestStep, Runs, who_runs
+from ponente.executor.plan import PlanRequest, make_plan
 from ponente.executor.records import Adoption, Claim, Commit, PayloadRecord, Release, StepFolder
+from ponente.executor.script import graph_of_script
 from ponente.store.paths import absolute, relative, resolve_prefix
 from ponente.store.redaction import Redactor
 
@@ -94,6 +95,9 @@ class Inquiry:
         step = self.find(reference)
         name = str(step.payload["name"])
         lines = [f"{step.folder.name}", f"  {_state_text(step.folder)}"]
+        if self.graph is not None:
+            planned = make_plan(self.graph, self.prefix, PlanRequest()).by_identity[step.identity]
+            lines.append(f"  now: {planned.state.value}, {planned.why}")
         ran = self._reason_given(step)
         if ran:
             lines.append(f"  {ran}")
@@ -169,6 +173,10 @@ class Inquiry:
         if source.identity == target.identity:
             raise RefusedError(f"both names mean {source.folder.name}; name two different steps")
         view = target.folder.view()
+        if isinstance(view.entry, Commit) and view.entry.adopted is not None:
+            raise RefusedError(
+                f"{target.folder.name} has adopted {view.entry.adopted.folder} already; --force runs it again"
+            )
         if isinstance(view.entry, Commit):
             raise RefusedError(f"{target.folder.name} already has a result of its own; nothing to adopt")
         if isinstance(view.entry, Claim) and not Watcher().is_dead(target.folder, view):
@@ -195,7 +203,9 @@ class Inquiry:
                 adopted=adoption,
             )
         )
-        return f"{target.folder.name} now has the result of {source.folder.name}; so do steps that differ only by it\n"
+        found = self._changes(source.payload, target.payload)
+        told = f"{target.folder.name} now has the result of {source.folder.name}; so do steps that differ only by it"
+        return _changes_text(f"{told}. They differ in", found)
 
 
 def _only_in(manifest: Manifest, other: Manifest) -> dict[str, list[ManifestStep]]:
@@ -222,9 +232,15 @@ def _state_text(folder: StepFolder) -> str:
     if isinstance(entry, Commit) and entry.adopted is not None:
         return f"adopted {when} from {entry.adopted.folder} by {entry.adopted.who}: {entry.adopted.reason}"
     if isinstance(entry, Commit):
-        return f"committed {when} by run {entry.run}, after {entry.seconds:.1f} s: {folder.place(entry)}"
+        gone = folder.missing(entry)
+        lines = [f"committed {when} by run {entry.run}, after {entry.seconds:.1f} s: {folder.place(entry)}"]
+        lines += [f"but {gone}"] if gone is not None else []
+        lines += [*entry.notes, *(f"{name}: {value}" for name, value in entry.summary.get("values", {}).items())]
+        return "\n  ".join(lines)
     if isinstance(entry, Release):
-        return f"{entry.outcome.value} {when} in run {entry.run}: {entry.error.type}: {entry.error.message}"
+        what = f"{entry.error.type}: {entry.error.message}".partition("\n")[0]
+        held = "; --force_run_failed tries again" if entry.final else ""
+        return f"{entry.outcome.value} {when} in run {entry.run}: {what}{held}\n  records: {folder.path}"
     return f"claimed {when} by process {entry.holder.pid} of run {entry.run}"
 
 

@@ -9,14 +9,12 @@ import gc
 import logging
 import multiprocessing
 import os
-import runpy
 import shlex
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
 from types import FrameType
 
 from ponente.cluster.context import current_step
@@ -25,7 +23,7 @@ from ponente.cluster.process import StoppedError
 from ponente.cluster.resources import CpuOnly
 from ponente.config.errors import RefusedError, UserError
 from ponente.executor.estimate import RateCard
-from ponente.executor.graph import Graph, build_graph
+from ponente.executor.graph import build_graph
 from ponente.executor.manifest import GitLookup, RunResult, Runs, new_run_name
 from ponente.executor.options import ExecutorOptions, parse_options
 from ponente.executor.outcome import Fate, RunOutcome, interruption_code
@@ -33,8 +31,9 @@ from ponente.executor.plan import Plan, PlanRequest, State, make_plan
 from ponente.executor.recording import record_run
 from ponente.executor.report import outcome_text, plan_text, plan_totals
 from ponente.executor.run import Driver
+from ponente.executor.script import current_script
 from ponente.executor.step import ExecutorStep
-from ponente.store.paths import resolve_prefix
+from ponente.store.paths import PRIVATE_MARK, below, resolve_prefix
 from ponente.store.redaction import Redactor
 from ponente.store.volume import is_no_space, volume_of
 
@@ -42,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 def executor_main(
-    steps: Sequence[ExecutorStep], description: str | None = None, *, argv: Sequence[str] | None = None
+    steps: Sequence[ExecutorStep] | ExecutorStep, description: str | None = None, *, argv: Sequence[str] | None = None
 ) -> RunOutcome | None:
     """Plans and runs `steps` with the flags of the command line; exits with a code other than 0 if any failed.
 
@@ -59,15 +58,15 @@ def executor_main(
             "executor_main was called while a step's process imported this script; put the call under "
             "`if __name__ == '__main__':`"
         )
-    collected = _collector.get()
-    if collected is not None:
-        collected.append(build_graph(steps))
-        raise _CollectedError
+    targets = [steps] if isinstance(steps, ExecutorStep) else list(steps)
+    script = current_script()
+    if script is not None:
+        script.reached(targets)
     options = parse_options(argv, description)
     show_logs()
     try:
         with _stopping_on_sigterm():
-            outcome = _plan_or_run(list(steps), description, options)
+            outcome = _plan_or_run(targets, description, options)
     except UserError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.exit(2)
@@ -90,7 +89,10 @@ def executor_main(
 
 def _plan_or_run(steps: list[ExecutorStep], description: str | None, options: ExecutorOptions) -> RunOutcome | None:
     if options.dry_run:
-        sys.stdout.write(plan_text(plan_steps(steps, options)))
+        plan = plan_steps(steps, options)
+        sys.stdout.write(plan_text(plan))
+        sys.stdout.flush()
+        _check_cost(plan, options)
         return None
     outcome = run_steps(steps, options, description=description)
     sys.stdout.write(outcome_text(outcome, shlex.join([os.path.basename(sys.executable), *sys.argv])))
@@ -148,6 +150,7 @@ def run_steps(steps: Sequence[ExecutorStep], options: ExecutorOptions, *, descri
         for planned in plan.by_identity.values():
             redactor.learn_mapping(planned.node.step.env)
             redactor.learn(planned.node.secrets)
+        _check_writable(prefix)
         run = new_run_name()
         if plan.of(State.RUN):
             logger.info("run %s: %s", run, plan_totals(plan))
@@ -160,6 +163,20 @@ def run_steps(steps: Sequence[ExecutorStep], options: ExecutorOptions, *, descri
     except OSError as error:  # the logs of the steps say all that counts
         logger.warning("how run %s ended could not be recorded: %s", run, error)
     return outcome
+
+
+def _check_writable(prefix: str) -> None:
+    probe = below(prefix, f"{PRIVATE_MARK}{new_run_name()}")
+    try:
+        volume_of(prefix).replace(probe, b"")
+        volume_of(prefix).remove(probe)
+    except OSError as error:
+        if is_no_space(error):
+            raise
+        raise RefusedError(
+            f"found prefix {prefix}, where nothing can be written ({error}); needed a folder of yours. "
+            "Give another --prefix"
+        ) from error
 
 
 def _check_cost(plan: Plan, options: ExecutorOptions) -> None:
@@ -223,38 +240,3 @@ def _stopping_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-_collector: ContextVar[list[Graph] | None] = ContextVar("ponente_collector", default=None)
-
-
-class _CollectedError(BaseException):
-    """Ends a script whose graph was wanted, not its run."""
-
-
-def graph_of_script(script: str) -> Graph:
-    """The graph that a script would run; nothing is run."""
-    collected: list[Graph] = []
-    token = _collector.set(collected)
-    try:
-        run_script(script, [])
-    except _CollectedError:
-        pass
-    finally:
-        _collector.reset(token)
-    if not collected:
-        raise RefusedError(f"{script} ended without a call of executor_main; needed a script that calls it")
-    return collected[0]
-
-
-def run_script(script: str, argv: list[str]) -> None:
-    """Runs a script as `python script argv…` does."""
-    if not os.path.isfile(script):
-        raise RefusedError(f"found no script at {script}; give the path of an experiment, a .py file")
-    before = sys.argv, sys.path[:]
-    sys.argv = [script, *argv]
-    sys.path[0:1] = [os.path.dirname(os.path.abspath(script)), *sys.path[0:1]]
-    try:
-        runpy.run_path(script, run_name="__main__")
-    finally:
-        sys.argv, sys.path[:] = before

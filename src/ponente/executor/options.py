@@ -1,7 +1,10 @@
 """What a run is asked to do: the flags of every experiment script."""
 
 import argparse
+import difflib
 import math
+import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -26,7 +29,28 @@ def parse_options(argv: Sequence[str] | None, description: str | None = None) ->
     summary = (description or "").strip().partition("\n")[0] or None
     parser = argparse.ArgumentParser(description=summary, allow_abbrev=False)
     add_options(parser)
-    return ExecutorOptions(**vars(parser.parse_args(argv)))
+    flags = with_underscores(sys.argv[1:] if argv is None else argv)
+    options, unknown = parser.parse_known_args(flags)
+    if unknown:
+        parser.error(unknown_flag(parser, unknown))
+    return ExecutorOptions(**vars(options))
+
+
+def with_underscores(argv: Sequence[str]) -> list[str]:
+    """Flags as they are declared: `--dry-run` is `--dry_run`."""
+    return [
+        re.sub(r"^--[^=]+", lambda flag: "--" + flag.group()[2:].replace("-", "_"), argument)
+        if argument[:2] == "--"
+        else argument
+        for argument in argv
+    ]
+
+
+def unknown_flag(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
+    """What to say of arguments that the parser does not know: the nearest that it does."""
+    known = [flag for action in parser._actions for flag in action.option_strings]
+    near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
+    return f"found {' '.join(unknown)}; did you mean {near[0]}?" if near else f"found {' '.join(unknown)}; see --help"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -30,6 +30,7 @@ class StepRun:
     fate: Fate = Fate.OPEN
     running: Running | None = None
     attempts: int = 0
+    log_path: str | None = None
     not_before: float = 0.0
     waits_for_other: bool = False
     error: ErrorNote | None = None
@@ -77,3 +78,8 @@ class RunOutcome:
 def interruption_code(interruption: BaseException) -> int:
     """The exit code of a driver that was asked to end: as shells have it for Ctrl-C, else "resume me"."""
     return 130 if isinstance(interruption, KeyboardInterrupt) else RESUME_EXIT
+
+
+def count_of(number: int, noun: str) -> str:
+    """1 step, 2 steps."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

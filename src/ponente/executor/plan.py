@@ -52,7 +52,8 @@ class PlannedStep:
     commit: Commit | None = None
     pinned: str | None = None
     equivalent: str | None = None  # the identity that this step's result goes by, if it was adopted
-    forced: bool = False
+    forced: bool = False  # it has all its retries again
+    fresh: bool = False  # it starts from nothing
     output_is_gone: bool = False
     estimate: Estimate | None = None
     cost: float | None = None
@@ -73,7 +74,8 @@ class PlannedStep:
         """The place that a handle of this step stands for."""
         if handle.blocking:
             return self.place(handle.path)
-        return join(self.folder.state, handle.path) if handle.path else self.folder.state
+        state = self.folder.state(self.view)
+        return join(state, handle.path) if handle.path else state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +166,8 @@ class _Planner:
                     f"found --force for {node.folder_name}, which is pinned to {pinned}, so a new output would have no "
                     "place; remove what is there, or the override_output_path"
                 )
-            step.forced = True
-            step.why = "forced by --force"
+            step.forced = step.fresh = True
+            step.why = "forced by --force, from nothing"
             return
         step.pinned = pinned
         if step.pinned is not None:
@@ -213,7 +215,7 @@ class _Planner:
         if commit.adopted is not None:
             step.why = f"adopted from {commit.adopted.folder}: {commit.adopted.reason}"
         else:
-            step.why = f"committed {_ago(commit.time)} by run {commit.run}"
+            step.why = "; ".join([f"committed {_ago(commit.time)} by run {commit.run}", *commit.notes])
 
     def _judge_equivalent(self, step: PlannedStep) -> None:
         """A step whose parents were adopted may already have a result under the identity it had before."""
@@ -255,6 +257,8 @@ class _Planner:
                 raise self._collision(step.folder, node, record.identity)
             if not step.forced:
                 self._explain_log(step)
+            if node.step.override_output_path is not None:
+                step.why += f"; its output goes to {absolute(node.step.override_output_path, self._prefix)}"
             self._check_own_pin(step)
             held = [parent for parent in node.parents if self.steps[parent.identity].state is State.HELD]
             if held and step.state is State.RUN:
@@ -298,10 +302,10 @@ class _Planner:
             step.why = f"--force_run_failed: it failed {when} ({what})"
         elif release.code is not None and release.code != code_of(step.node.step.fn):
             step.forced = True
-            step.why = f"its code has changed since it failed {when} ({what})"
+            step.why = f"its code has changed since it failed {when} ({what}); goes on from its state, if it has any"
         else:
             step.state = State.HELD
-            step.why = f"it failed {when} ({what}); --force_run_failed tries again"
+            step.why = f"it failed {when} ({what}); --force_run_failed tries again, as does a change of its source file"
 
     def _changed(self, step: PlannedStep) -> str:
         if self._history is None:
@@ -331,7 +335,15 @@ class _Planner:
         estimate = step_type_of(step.node.step.fn).estimate
         if estimate is None:
             return
-        step.estimate = estimate(step.node.step.config)
+        try:
+            step.estimate = estimate(step.node.step.config)
+        except Exception as error:
+            raise RefusedError(
+                f"the estimate of step {step.node.name!r} raised {type(error).__name__}: {error}; mend the function "
+                "that its step type gives"
+            ) from error
+        if not isinstance(step.estimate, Estimate):
+            raise RefusedError(f"the estimate of step {step.node.name!r} is {step.estimate!r}; needed an Estimate")
         resources = step.node.step.resources
         rates = self._request.rates or RateCard()
         step.cost = rates.price(step.estimate, resources.device if resources is not None else "cpu")

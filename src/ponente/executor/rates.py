@@ -16,7 +16,7 @@ def load_rate_card(path: str) -> RateCard:
     place = absolute(path)
     try:
         raw: Any = yaml.safe_load(volume_of(place).read(place))
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise RefusedError(
             f"found no rate card at {place}; give a YAML file with device_hours: {{cpu: 0.04}}"
         ) from None

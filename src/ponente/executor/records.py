@@ -49,6 +49,7 @@ class Claim(msgspec.Struct, frozen=True, tag="claim"):
     time: float
     heartbeat_seconds: float
     forced: bool = False
+    state: str = "state"  # the name of the state folder; a run from nothing (--force) has one of its own
     format: int = FORMAT
 
 
@@ -87,6 +88,7 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
     counts: dict[str, int] = msgspec.field(default_factory=dict)
     objects: dict[str, str] = msgspec.field(default_factory=dict)
     summary: dict[str, Any] = msgspec.field(default_factory=dict)
+    notes: list[str] = msgspec.field(default_factory=list)  # what people should know, such as shards set aside
     adopted: Adoption | None = None
     format: int = FORMAT
 
@@ -134,9 +136,11 @@ class StepFolder:
     def log(self) -> NumberedLog:
         return NumberedLog(self.path)
 
-    @property
-    def state(self) -> str:
-        return f"{self.path}/state"
+    def state(self, view: LogView) -> str:
+        """The state folder of the attempts that end the log."""
+        claims = (entry for _, entry in self.entries_backwards(view) if isinstance(entry, Claim))
+        claim = next(claims, None)
+        return f"{self.path}/{claim.state if claim is not None else 'state'}"
 
     def output(self, claim: int) -> str:
         """The output folder of the attempt whose claim is entry `claim`."""

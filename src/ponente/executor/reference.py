@@ -7,6 +7,7 @@ the topmost folder with an `__init__.py`; how the module was imported here chang
 
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -67,6 +68,20 @@ def _refer(module_name: str, qualname: str, file: str | None) -> Reference:
         raise NotImportableError(f"found {qualname} typed at a prompt; a step's function must come from a file")
     script = os.path.abspath(file)
     return Reference(module=os.path.splitext(os.path.basename(script))[0], qualname=qualname, script=script)
+
+
+@lru_cache(maxsize=4096)
+def check_step_function(fn: Function) -> None:
+    """Refuses, when the plan is made, what a step's process could not import or call with one argument."""
+    refer(fn)
+    try:
+        inspect.signature(fn).bind(None)
+    except TypeError as error:
+        raise NotImportableError(
+            f"found {fn.__qualname__}{inspect.signature(fn)}; needed a function of one argument, the config ({error})"
+        ) from None
+    except ValueError:
+        return  # a builtin that does not say what it takes
 
 
 def load(reference: Reference) -> Any:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from ponente.executor.estimate import Estimate
-from ponente.executor.outcome import Fate, RunOutcome, StepRun
+from ponente.executor.outcome import Fate, RunOutcome, StepRun, count_of
 from ponente.executor.plan import Plan, PlannedStep, State
+from ponente.store.volume import volume_of
 
 _COUNT_SUFFIXES = ["", "k", "M", "G", "T", "P", "E", "Z"]
 
@@ -48,7 +49,8 @@ def _count(value: float) -> str:
 
 def plan_totals(plan: Plan) -> str:
     """One line: how many steps of each kind, and what the ones to run will take."""
-    counts = f"{len(plan.steps)} steps: {len(plan.of(State.HIT))} hits, {len(plan.of(State.RUN))} to run"
+    hits = count_of(len(plan.of(State.HIT)), "hit")
+    counts = f"{count_of(len(plan.steps), 'step')}: {hits}, {len(plan.of(State.RUN))} to run"
     for state, word in ((State.HELD, "held"), (State.UNNEEDED, "not needed")):
         if plan.of(state):
             counts += f", {len(plan.of(state))} {word}"
@@ -63,7 +65,7 @@ def plan_totals(plan: Plan) -> str:
         device_hours=_sum(one.device_hours for one in estimates),
     )
     text = f"{counts}; in all {_estimate_text(total, plan.total_cost if priced else None, plan.currency)}"
-    return f"{text} ({len(plan.unpriced)} steps without a price)" if plan.unpriced else text
+    return f"{text} ({count_of(len(plan.unpriced), 'step')} without a price)" if plan.unpriced else text
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -77,10 +79,10 @@ def outcome_text(outcome: RunOutcome, command: str) -> str:
     counts = ", ".join(f"{len(steps)} {fate.value}" for fate in Fate if (steps := outcome.of(fate)))
     if outcome.interrupted is not None:
         parts.append(f"stopped: {counts}. Nothing that was finished is lost; the same command goes on:\n  {command}")
-    elif not parts and not outcome.of(Fate.DONE):
-        parts.append(f"every step was a hit: {len(outcome.steps)} steps, nothing to run")
+    elif len(outcome.of(Fate.HIT)) == len(outcome.steps):
+        parts.append(f"every step was a hit: {count_of(len(outcome.steps), 'step')}, nothing to run")
     else:
-        parts.append(f"{len(outcome.steps)} steps: {counts}")
+        parts.append(f"{count_of(len(outcome.steps), 'step')}: {counts}")
     return "\n".join(parts) + "\n"
 
 
@@ -93,12 +95,15 @@ def _failure_text(step: StepRun, outcome: RunOutcome) -> str:
         lines += ["    " + line for line in body.splitlines()]
         if message.partition("\n")[0] not in body:
             lines.append(f"    {message}")
-    lines.append(f"    records and log: {step.planned.folder.path}")
+    lines.append(f"    records: {step.planned.folder.path}")
+    if step.log_path is not None and volume_of(step.log_path).exists(step.log_path):
+        lines.append(f"    log: {step.log_path}")
     if held:
         more = f" and {len(held) - 5} more" if len(held) > 5 else ""
         lines.append(f"    holds back {len(held)}: {', '.join(held[:5])}{more}")
     if step.planned.state is State.HELD:
-        lines.append("    it failed in an earlier run and was not tried now; --force_run_failed tries again")
+        lines.append("    it failed in an earlier run and was not tried now; --force_run_failed tries again,")
+        lines.append("    as does a change of the file that its function is in")
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ from ponente.cluster.process import StoppedError, is_gone, signal_name
 from ponente.cluster.resources import CpuOnly
 from ponente.executor.attempt import CLAIMED_EXIT, ENTRY, NO_SPACE_EXIT, Job, code_of
 from ponente.executor.claim import Watcher
-from ponente.executor.outcome import Fate, RunOutcome, StepRun
+from ponente.executor.outcome import Fate, RunOutcome, StepRun, count_of
 from ponente.executor.plan import Plan, PlannedStep, State
 from ponente.executor.records import Claim, Commit, ErrorNote, LogView, Outcome, Release
 from ponente.executor.reference import refer
@@ -70,7 +70,7 @@ class Driver:
                 self._look_at_delayed()
                 self._show_progress()
         except (KeyboardInterrupt, StoppedError) as error:
-            logger.warning("stopping %d running steps", len(self._active))
+            logger.warning("stopping %s", count_of(len(self._active), "running step"))
             interrupted = error
         finally:
             self._stop()
@@ -158,15 +158,17 @@ class Driver:
             errors_left=node.step.retries.errors - failed,
             preemptions_left=node.step.retries.preemptions - preempted,
             forced=step.planned.forced and step.attempts == 1,
+            fresh=step.planned.fresh and step.attempts == 1,
             override_output=absolute(override, self._plan.prefix) if override is not None else None,
             num_cpus=node.step.resources.num_cpus if isinstance(node.step.resources, CpuOnly) else None,
             secrets=self._redactor.secrets,
         )
+        step.log_path = step.planned.folder.step_log(self._run, step.attempts)
         task = Task(
             name=node.name,
             entry=ENTRY,
             job=msgspec.to_builtins(job),
-            log_path=step.planned.folder.step_log(self._run, step.attempts),
+            log_path=step.log_path,
             env=node.step.env,
         )
         step.began = time.monotonic()
@@ -269,9 +271,9 @@ class Driver:
         step.fate = fate
         self._ended += 1
         if fate is Fate.DONE:
-            logger.info(
-                "[%d/%d] done   %s (%.1f s)", self._ended, self._total, step.name, time.monotonic() - step.began
-            )
+            seconds = time.monotonic() - step.began
+            notes = "".join(f"; {note}" for note in step.planned.commit.notes) if step.planned.commit else ""
+            logger.info("[%d/%d] done   %s (%.1f s)%s", self._ended, self._total, step.name, seconds, notes)
         else:
             logger.info("[%d/%d] hit    %s (another run made it)", self._ended, self._total, step.name)
         for child in self._children[step.planned.node.identity]:
@@ -292,6 +294,7 @@ class Driver:
             if child.fate is Fate.OPEN:
                 child.fate, child.held_by = Fate.HELD, step
                 self._ended += 1
+                logger.error("[%d/%d] held   %s (needs %s)", self._ended, self._total, child.name, step.name)
                 stack += self._children[child.planned.node.identity]
 
     def _show_progress(self) -> None:
@@ -350,6 +353,8 @@ def _is_preemption(code: int) -> bool:
 
 
 def _how(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "was ended by SIGKILL (by the kernel, if memory ran out)"
     return f"was ended by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
 
 

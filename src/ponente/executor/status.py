@@ -86,7 +86,7 @@ def _step_status(
     if step.state == State.UNNEEDED.value:
         return StepStatus(name, Phase.UNNEEDED, step.why)
     if isinstance(entry, Commit):
-        detail = f"{entry.seconds:.1f} s"
+        detail = "; ".join([f"{entry.seconds:.1f} s", *entry.notes])
         return StepStatus(name, Phase.DONE if entry.run == run else Phase.HIT, detail)
     if isinstance(entry, Claim):
         if is_gone(entry.holder):

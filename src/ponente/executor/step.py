@@ -17,6 +17,8 @@ from ponente.executor.reference import Function, step_kind
 
 T = TypeVar("T")
 
+_LONGEST_NAME = 200  # a folder's name has 255 bytes, and "-" with eight digits is added
+
 
 @dataclass(frozen=True)
 class Retries:
@@ -58,7 +60,11 @@ class ExecutorStep:
     def __post_init__(self) -> None:
         _check_name(self.name)
         if not callable(self.fn):
-            raise TypeError(f"step {self.name!r}: found fn={self.fn!r}, which cannot be called; give a function")
+            raise RefusedError(f"step {self.name!r}: found fn={self.fn!r}, which cannot be called; give a function")
+        for name, value in self.env.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                kind = type(value).__name__
+                raise RefusedError(f"step {self.name!r}: found env {name!r} with a value of type {kind}; needed texts")
 
     def __truediv__(self, path: str) -> Any:
         return StepPath(step=self, path=_clean(path))
@@ -191,8 +197,9 @@ def _below(folder: str, path: str) -> str:
 def _check_name(name: str) -> None:
     parts = name.split("/") if isinstance(name, str) else []
     good = bool(parts) and all(part and not part.startswith(".") and part.isprintable() for part in parts)
+    good = good and all(len(part.encode()) <= _LONGEST_NAME for part in parts)
     if not good or any(mark in name for mark in '\\:*?"<>|[]{}') or name != name.strip():
         raise RefusedError(
             f"found step name {name!r}; needed parts joined by '/', none empty, none starting with a dot, "
-            'without \\ : * ? " < > | [ ] { } or outer spaces'
+            'without \\ : * ? " < > | [ ] { } or outer spaces, each of at most 200 bytes'
         )

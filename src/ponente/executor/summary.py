@@ -27,10 +27,17 @@ class Summary:
     def as_json(self) -> dict[str, Any]:
         """The summary as the commit stores it."""
         parts = {"values": self.values, "tables": self.tables, "series": self.series}
-        encoded = msgspec.json.encode({name: part for name, part in parts.items() if part})
+        encoded = msgspec.json.encode({name: part for name, part in parts.items() if part}, enc_hook=_plain)
         if len(encoded) > _MAX_BYTES:
             raise ValueError(
                 f"found a summary of {len(encoded)} bytes; needed at most {_MAX_BYTES}. Write large things to files"
             )
         decoded: dict[str, Any] = msgspec.json.decode(encoded)
         return decoded
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and jax as Python's own."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"found {value!r} in a summary; needed numbers, texts, lists and mappings")

@@ -163,5 +163,5 @@ def test_a_handle_used_as_text_is_an_error_that_says_what_to_do() -> None:
 
 
 def test_a_function_that_is_none_is_refused_when_the_step_is_made() -> None:
-    with pytest.raises(TypeError, match="fn='act', which cannot be called"):
+    with pytest.raises(ValueError, match="fn='act', which cannot be called"):
         ExecutorStep(name="x", fn="act")  # type: ignore[arg-type]

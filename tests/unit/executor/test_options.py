@@ -52,8 +52,8 @@ def test_switches_also_take_true_or_false(switch: str, words: list[str], value: 
         ("--max_cost -1", "found '-1', needed a number not below 0"),
         ("--max_cost cheap", "found 'cheap', needed a number not below 0"),
         ("--launcher rocket", "invalid choice: 'rocket'"),
-        ("--dry", "unrecognized arguments: --dry"),
-        ("--prefx p", "unrecognized arguments: --prefx p"),
+        ("--dry", "found --dry; did you mean --dry_run?"),
+        ("--prefx p", "found --prefx p; did you mean --prefix?"),
     ],
 )
 def test_a_bad_flag_is_refused_with_exit_code_2(flags: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,7 +135,7 @@ def test_a_failed_step_is_held_with_its_error_and_holds_what_needs_it(run: Runne
     planned = plan(third)
     assert states(planned) == {"levante": "hit", "ponente": "held", "tramontana": "held"}
     assert "ValueError: found force=-1; a wind cannot blow backwards" in why(planned, "ponente")
-    assert why(planned, "ponente").endswith("--force_run_failed tries again")
+    assert why(planned, "ponente").endswith("--force_run_failed tries again, as does a change of its source file")
     assert why(planned, "tramontana").startswith("needs winds/ponente-")
 
 
@@ -198,7 +198,7 @@ def test_force_runs_a_hit_again_and_its_descendants_stay_hits(run: Runner, plan:
     run(*steps)
     planned = plan(*steps, force=["ponente"])
     assert states(planned) == {"levante": "hit", "ponente": "run", "tramontana": "hit"}
-    assert why(planned, "ponente") == "forced by --force"
+    assert why(planned, "ponente") == "forced by --force, from nothing"
     outcome = run(*steps, force=["ponente"])
     assert [step.planned.node.name for step in outcome.of(Fate.DONE)] == ["winds/ponente"]
     assert Path(outcome.path(steps[1] / "wind.txt")).read_text() == "1\n2\n"
@@ -389,5 +389,5 @@ def test_the_plan_as_text_has_a_line_a_step_and_a_total(run: Runner, plan: Plann
     lines = plan_text(plan(*winds(ponente=-1))).splitlines()
     assert lines[0] == f"prefix {prefix}"
     assert [line.split()[0] for line in lines[1:4]] == ["hit", "held", "held"]
-    assert lines[4] == "3 steps: 1 hits, 0 to run, 2 held"
+    assert lines[4] == "3 steps: 1 hit, 0 to run, 2 held"
     assert plan_text(plan(*winds(levante=2))).splitlines()[-1] == "3 steps: 0 hits, 3 to run"

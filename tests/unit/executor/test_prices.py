@@ -98,7 +98,7 @@ def test_the_plan_prints_each_estimate_and_the_total(plan: Planner, card: Callab
     assert "[no estimate]" in lines[3]
     assert lines[4] == (
         "3 steps: 0 hits, 3 to run; in all 2G tokens, 3.2E FLOPs, 5G bytes, 16 device-hours, 56.10 EUR "
-        "(1 steps without a price)"
+        "(1 step without a price)"
     )
 
 

@@ -28,7 +28,7 @@ def write(path: str) -> None:
 
 
 def test_places_are_stored_from_the_prefix_and_found_below_it(folder: StepFolder) -> None:
-    made = commit(folder, objects={"counts": folder.from_prefix(f"{folder.state}/counts")})
+    made = commit(folder, objects={"counts": folder.from_prefix(f"{folder.path}/state/counts")})
     assert made.output == "data/raw-01234567/output-1"
     assert made.objects == {"counts": "data/raw-01234567/state/counts"}
     assert folder.place(made) == f"{folder.path}/output-1"
