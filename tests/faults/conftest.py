@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -19,6 +20,11 @@ from harness import SOAK, Reference, Site, Sites  # noqa: E402
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES = 1 << 28
 failed = pytest.StashKey[bool]()
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as in `make test &`; the programs under test would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -60,7 +60,7 @@ def test_a_driver_killed_at_any_moment_goes_on_to_the_outputs_of_an_undisturbed_
     expect_done(site, ended, undisturbed)
 
 
-@pytest.mark.parametrize("seed", seeds(2, soak=20))
+@pytest.mark.parametrize("seed", seeds(2, soak=15))
 def test_a_driver_killed_again_and_again_gets_there_with_the_outputs_of_an_undisturbed_run(
     seed: int, sites: Sites, undisturbed: Reference
 ) -> None:
@@ -74,7 +74,7 @@ def test_a_driver_killed_again_and_again_gets_there_with_the_outputs_of_an_undis
     expect_done(site, ended, undisturbed)
 
 
-@pytest.mark.parametrize("seed", seeds(2, soak=30))
+@pytest.mark.parametrize("seed", seeds(2, soak=15))
 def test_two_drivers_that_are_killed_again_and_again_on_one_prefix_get_there_with_the_same_outputs(
     seed: int, sites: Sites, undisturbed: Reference
 ) -> None:
@@ -110,7 +110,7 @@ def test_steps_and_workers_that_would_never_end_do_so_when_their_driver_is_kille
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(20))
 def test_the_tutorial_killed_at_any_moment_goes_on_to_its_report(seed: int, root: Path) -> None:
     site = Site(TUTORIAL, root / "site")
     program = site.start()

@@ -34,6 +34,7 @@ DONE_EXIT = 0
 FAILED_EXIT = 1
 CLAIMED_EXIT = 3  # somebody else holds the step, or took it over
 NO_SPACE_EXIT = 74  # EX_IOERR
+_PROGRESS_SECONDS = 0.3
 ENTRY = "ponente.executor.attempt:run_job"
 
 
@@ -88,6 +89,8 @@ class _Attempt:
         self._volume = volume_of(self._folder.path)
         self._began = time.monotonic()
         self._fn: Function | None = None
+        self._untold: Progress | None = None
+        self._last_told = 0.0
         self._output = self._folder.output(tenure.number)
         self._state = f"{self._folder.path}/{tenure.claim.state}"
         if job.override_output is not None:
@@ -121,7 +124,10 @@ class _Attempt:
         with running_step(context):
             self._fn = load(self._job.fn)
             config = unpack(self._job.config, self._own_place)
-            result = self._fn(config)
+            try:
+                result = self._fn(config)
+            finally:
+                self._tell_progress()
         self._summary = result.as_json() if isinstance(result, Summary) else {}
         return context
 
@@ -216,6 +222,16 @@ class _Attempt:
         self._folder.record_event(kind, {"claim": self._tenure.number, **clean})
 
     def _publish_progress(self, progress: Progress) -> None:
+        """Shows progress at most a few times a second; what was told last is shown when the function ends."""
+        self._untold = progress
+        if time.monotonic() - self._last_told >= _PROGRESS_SECONDS or progress.done >= progress.total > 0:
+            self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        progress, self._untold = self._untold, None
+        if progress is None:
+            return
+        self._last_told = time.monotonic()
         try:
             unit, note = self._redactor.text(progress.unit), self._redactor.text(progress.note)
             self._folder.write_progress(msgspec.structs.replace(progress, unit=unit, note=note))

@@ -1,7 +1,7 @@
 """What a step says about its own result, for people: key-values, tables, series.
 
-A step's function may return a `Summary`; it is stored with the commit, and its values are shown by `ponente why`. Data for
-other steps goes through files, never through this.
+A step's function may return a `Summary`; it is stored with the commit, and its values are shown by `ponente why`. Data
+for other steps goes through files, never through this.
 """
 
 from collections.abc import Mapping, Sequence
