@@ -64,7 +64,7 @@ def test_a_run_that_fills_its_disk_says_so_tears_nothing_and_goes_on_once_there_
     site.expect_no_processes()
     assert site.published(filling.filled) is None
     assert not any(release.final for release in site.releases(filling.filled))
-    shards = list(Path(site.folder(filling.filled).state, "blocks").glob("*.bin"))
+    shards = list(Path(site.folder(filling.filled).path, "state", "blocks").glob("*.bin"))
     assert shards
     assert all(shard.read_bytes() == filling.block(int(shard.stem)) for shard in shards)
     expect_whole_records(site.prefix)

@@ -86,8 +86,8 @@ def test_one_poison_shard_more_than_the_budget_is_an_error_that_names_them(site:
             max_attempts=2,
             max_quarantined=1,
         )
-    assert "shard 1: 'raises'" in str(caught.value)
-    assert "shard 2: 'exits'" in str(caught.value)
+    assert "shard 1 ('raises')" in str(caught.value)
+    assert "shard 2 ('exits')" in str(caught.value)
     assert "max_quarantined" in str(caught.value)
 
 
@@ -110,8 +110,8 @@ def test_a_step_above_its_budget_fails_and_redoes_no_good_shard_when_it_is_tried
     ended = site.run("--run_only", "strict")
     assert ended.code == 1, ended
     assert "PoisonShardError" in ended.out
-    assert "shard 1: 'raises'" in ended.out
-    assert "shard 3: 'exits'" in ended.out
+    assert "shard 1 ('raises')" in ended.out
+    assert "shard 3 ('exits')" in ended.out
     [release] = site.releases(shard_kinds.strict)
     assert (release.outcome, release.error.type) == (Outcome.FAILED, "PoisonShardError")
     before = site.traces("shard-*")
