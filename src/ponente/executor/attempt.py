@@ -55,6 +55,7 @@ class Job(msgspec.Struct, frozen=True):
     fresh: bool = False
     override_output: str | None = None
     num_cpus: int | None = None
+    defaults: dict[str, str] = {}
     secrets: list[str] = []
 
 
@@ -156,6 +157,7 @@ class _Attempt:
             counts=counts,
             objects=objects,
             summary=summary,
+            defaults=self._job.defaults,
             notes=[self._redactor.text(note) for note in context.notes],
         )
         self._tenure.end(commit)

@@ -63,6 +63,7 @@ class Canonical:
         self._references = references
         self._secret_name = ""  # of the field or key that the value stands under, if it says secret
         self.secrets: list[str] = []
+        self.classes: set[type] = set()  # config classes whose defaults the config rests on
 
     def of(self, value: Any) -> Json:
         kind = type(value)
@@ -168,6 +169,7 @@ class Canonical:
     def data(self, value: Any) -> Json:
         cls: type = type(value)
         plan = _class_plan(cls)
+        self.classes.add(cls)
         before, self._secret_name = self._secret_name, ""
         self.secrets += plan.secrets
         canonical: dict[str, Json] = dict(plan.head)
@@ -263,6 +265,20 @@ def _default_of(spec: FieldSpec, secrets: list[str]) -> tuple[Any, Json]:
     if references or (form is not OMIT and '"$version":' in canonical_text(form)):
         return _NO_DEFAULT, _NO_DEFAULT
     return default, form
+
+
+@cache
+def defaults_of(classes: frozenset[type]) -> dict[str, str]:
+    """The defaults that identity leaves out, as text, by `Class.field`; of classes that defaults hold, too."""
+    found: dict[str, str] = {}
+    for cls in classes:
+        plan = _class_plan(cls)
+        for name, default, _, form, _, _ in plan.fields:
+            if default is not _NO_DEFAULT and form is not OMIT:
+                found[f"{plan.head['$type']}.{name}"] = canonical_text(form)
+            if dataclasses.is_dataclass(default) and not isinstance(default, type):
+                found |= defaults_of(frozenset([type(default)]))
+    return found
 
 
 def _says_secret(name: Any) -> bool:

@@ -27,6 +27,7 @@ class Node:
     parents: list["Node"] = field(default_factory=list)
     watched: list["Node"] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
+    defaults: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -169,7 +170,15 @@ def _join(
     identity = identity_of(payload.content)
     known = by_identity.get(identity)
     if known is None:
-        node = Node(step, identity, payload.content, list(parents.values()), list(watched.values()), payload.secrets)
+        node = Node(
+            step=step,
+            identity=identity,
+            payload=payload.content,
+            parents=list(parents.values()),
+            watched=list(watched.values()),
+            secrets=payload.secrets,
+            defaults=payload.defaults,
+        )
         by_identity[identity] = node
         return node
     if step.override_output_path and not known.step.override_output_path:

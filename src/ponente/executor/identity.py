@@ -9,7 +9,15 @@ import dataclasses
 import hashlib
 
 from ponente.config.errors import RefusedError
-from ponente.executor.canonical import OMIT, Canonical, Json, StepReference, UnhashableError, canonical_text
+from ponente.executor.canonical import (
+    OMIT,
+    Canonical,
+    Json,
+    StepReference,
+    UnhashableError,
+    canonical_text,
+    defaults_of,
+)
 from ponente.executor.reference import check_step_function
 from ponente.executor.step import ExecutorStep
 
@@ -20,6 +28,7 @@ class Payload:
 
     content: dict[str, Json]
     references: list[StepReference]
+    defaults: dict[str, str]  # those that the config rests on; not hashed
     secrets: list[str]  # what was masked; for the redactor, never stored
 
 
@@ -38,7 +47,8 @@ def payload_of(step: ExecutorStep) -> Payload:
     content: dict[str, Json] = {"name": step.name, "kind": step.declared_kind}
     if config is not OMIT and config is not None:
         content["config"] = config
-    return Payload(content=content, references=references, secrets=canonical.secrets)
+    defaults = defaults_of(frozenset(canonical.classes))
+    return Payload(content=content, references=references, defaults=defaults, secrets=canonical.secrets)
 
 
 def identity_of(content: dict[str, Json]) -> str:

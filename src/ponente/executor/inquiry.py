@@ -198,6 +198,7 @@ class Inquiry:
                 counts=commit.counts,
                 objects=commit.objects,
                 summary=commit.summary,
+                defaults=commit.defaults,
                 run=run,
                 time=time.time(),
                 adopted=adoption,

@@ -14,6 +14,7 @@ from typing import Any
 from ponente.config.errors import RefusedError, UserError
 from ponente.executor.attempt import code_of
 from ponente.executor.claim import Watcher
+from ponente.executor.defaults import changed_defaults
 from ponente.executor.diff import Comparison
 from ponente.executor.estimate import Estimate, RateCard
 from ponente.executor.graph import Graph, Node, matching
@@ -215,7 +216,8 @@ class _Planner:
         if commit.adopted is not None:
             step.why = f"adopted from {commit.adopted.folder}: {commit.adopted.reason}"
         else:
-            step.why = "; ".join([f"committed {_ago(commit.time)} by run {commit.run}", *commit.notes])
+            changed = changed_defaults(commit.defaults, step.node)
+            step.why = "; ".join([f"committed {_ago(commit.time)} by run {commit.run}", *commit.notes, *changed])
 
     def _judge_equivalent(self, step: PlannedStep) -> None:
         """A step whose parents were adopted may already have a result under the identity it had before."""

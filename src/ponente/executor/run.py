@@ -161,6 +161,7 @@ class Driver:
             fresh=step.planned.fresh and step.attempts == 1,
             override_output=absolute(override, self._plan.prefix) if override is not None else None,
             num_cpus=node.step.resources.num_cpus if isinstance(node.step.resources, CpuOnly) else None,
+            defaults=node.defaults,
             secrets=self._redactor.secrets,
         )
         step.log_path = step.planned.folder.step_log(self._run, step.attempts)
