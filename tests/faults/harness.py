@@ -211,6 +211,8 @@ class Site:
             assert (planned.state is State.HIT) == (found is not None), f"{step.name}: {planned.state}, {found}"
             assert found is None or found == reference[step.name], f"{step.name} is not what it should be"
             assert len(self.commits(step)) <= 1, f"{step.name} was committed twice"
+            for name, data in tree(Path(planned.folder.state(planned.view))).items():
+                assert reference[step.name].get(name, data) == data, f"{name} in the state of {step.name} is torn"
             done += found is not None
         expect_whole_records(self.prefix)
         return done
@@ -237,9 +239,12 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def expect_whole_records(prefix: Path) -> None:
-    """Checks that every record that is not private any more can be read."""
+    """Checks that every record, finished shard and checkpoint that is not private any more can be read.
+
+    An output folder is an attempt's own until a commit names it; what is in those that one names is compared whole.
+    """
     for path in prefix.rglob("*.json"):
-        if not any(part.startswith(PRIVATE_MARK) for part in path.parts):
+        if not any(part.startswith((PRIVATE_MARK, "output-")) for part in path.relative_to(prefix).parts):
             try:
                 json.loads(path.read_bytes())
             except ValueError as error:
