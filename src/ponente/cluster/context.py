@@ -56,6 +56,7 @@ class StepContext:
     record_event: Callable[[str, Mapping[str, Any]], None] = _ignore_event
     redactor: Redactor = field(default_factory=Redactor)
     state_objects: set[str] = field(default_factory=set)  # names below the state path that the commit is to name
+    maps: set[str] = field(default_factory=set)  # names of the sharded maps that this attempt has begun
     notes: list[str] = field(default_factory=list)  # what people should know of the result
     first_progress: dict[str, tuple[int, float]] = field(default_factory=dict)  # by unit: what was done, and when
 

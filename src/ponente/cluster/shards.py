@@ -106,6 +106,12 @@ def map_shards(
         if context is None:
             raise ValueError("map_shards found no running step to keep finished shards in; give state_path=…")
         state_path = context.state_path
+        if name in context.maps:
+            raise ValueError(
+                f"map_shards: found a second map called {name!r} in step {context.name!r}, which would take the first "
+                "one's shards for its own; give each a name=…"
+            )
+        context.maps.add(name)
     listed = list(shards)
     redactor = context.redactor if context else Redactor()
     call = _ShardCall(fn, listed, absolute(state_path), name, suffix, redactor)

@@ -55,7 +55,7 @@ class Job(msgspec.Struct, frozen=True):
     fresh: bool = False
     override_output: str | None = None
     num_cpus: int | None = None
-    defaults: dict[str, str] = {}
+    defaults: str = "{}"
     secrets: list[str] = []
 
 

@@ -268,6 +268,11 @@ def _default_of(spec: FieldSpec, secrets: list[str]) -> tuple[Any, Json]:
 
 
 @cache
+def defaults_text(classes: frozenset[type]) -> str:
+    """What `defaults_of` finds, as one JSON text, to be stored with a commit and compared at a glance."""
+    return canonical_text(defaults_of(classes))
+
+
 def defaults_of(classes: frozenset[type]) -> dict[str, str]:
     """The defaults that identity leaves out, as text, by `Class.field`; of classes that defaults hold, too."""
     found: dict[str, str] = {}

@@ -4,6 +4,7 @@ In: the defaults stored with a commit, and a node as it is now. Out: words for t
 config leaves at its default has another default than when the result was made.
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,16 +13,14 @@ from ponente.executor.graph import Node
 _MAX_TOLD = 3
 
 
-def changed_defaults(before: dict[str, str], node: Node) -> list[str]:
+def changed_defaults(stored: str, node: Node) -> list[str]:
     """What to say of defaults that were changed since a result was made; nothing where none matters to it."""
-    if before == node.defaults:
+    if stored == node.defaults:
         return []
-    changed = [name for name, text in before.items() if node.defaults.get(name, text) != text]
+    before, now = json.loads(stored), json.loads(node.defaults)
+    changed = [name for name, text in before.items() if now.get(name, text) != text]
     resting = [name for name in changed if _rests_on(node.payload, name)]
-    return [
-        f"BUT the default of {name} was {before[name]} then and is {node.defaults[name]} now"
-        for name in resting[:_MAX_TOLD]
-    ]
+    return [f"BUT the default of {name} was {before[name]} then and is {now[name]} now" for name in resting[:_MAX_TOLD]]
 
 
 def _rests_on(payload: dict[str, Any], name: str) -> bool:

@@ -27,7 +27,7 @@ class Node:
     parents: list["Node"] = field(default_factory=list)
     watched: list["Node"] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
-    defaults: dict[str, str] = field(default_factory=dict)
+    defaults: str = "{}"
 
     @property
     def name(self) -> str:

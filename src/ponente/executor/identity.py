@@ -16,7 +16,7 @@ from ponente.executor.canonical import (
     StepReference,
     UnhashableError,
     canonical_text,
-    defaults_of,
+    defaults_text,
 )
 from ponente.executor.reference import check_step_function
 from ponente.executor.step import ExecutorStep
@@ -28,7 +28,7 @@ class Payload:
 
     content: dict[str, Json]
     references: list[StepReference]
-    defaults: dict[str, str]  # those that the config rests on; not hashed
+    defaults: str  # those that the config rests on, as JSON; not hashed
     secrets: list[str]  # what was masked; for the redactor, never stored
 
 
@@ -47,7 +47,7 @@ def payload_of(step: ExecutorStep) -> Payload:
     content: dict[str, Json] = {"name": step.name, "kind": step.declared_kind}
     if config is not OMIT and config is not None:
         content["config"] = config
-    defaults = defaults_of(frozenset(canonical.classes))
+    defaults = defaults_text(frozenset(canonical.classes))
     return Payload(content=content, references=references, defaults=defaults, secrets=canonical.secrets)
 
 

@@ -89,7 +89,7 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
     objects: dict[str, str] = msgspec.field(default_factory=dict)
     summary: dict[str, Any] = msgspec.field(default_factory=dict)
     notes: list[str] = msgspec.field(default_factory=list)  # what people should know, such as shards set aside
-    defaults: dict[str, str] = msgspec.field(default_factory=dict)  # that the config rested on; no part of identity
+    defaults: str = "{}"  # that the config rested on, as JSON; no part of identity
     adopted: Adoption | None = None
     format: int = FORMAT
 

@@ -158,3 +158,11 @@ def test_secrets_in_shards_are_not_stored_and_a_second_call_still_knows_them(ste
         {"api_key": "***"},
         "data-***.txt",
     ]
+
+
+def test_two_maps_of_one_name_in_a_step_are_refused(state: str) -> None:
+    with running_step(StepContext(name="s", output_path="/o", state_path=state)):
+        map_shards(chores.length, WORDS, workers=0)
+        with pytest.raises(ValueError, match="a second map called 'shards' in step 's'.*give each a name"):
+            map_shards(chores.shout, WORDS, workers=0)
+        assert map_shards(chores.shout, WORDS, name="loud", workers=0).values == ["l", "p", "b"]
