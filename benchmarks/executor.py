@@ -119,6 +119,7 @@ def benchmark(work: Path, flags: argparse.Namespace) -> None:
     print(f"ponente's plan (--dry_run) of {PLAN_STEPS:,} committed steps with 100-field configs, seconds")
     print(f"  plan:                    best {min(plans):.2f}, median {statistics.median(plans):.2f}")
     print(f"  of it, start and import: best {min(start):.2f}, median {statistics.median(start):.2f}")
+    print_starts(work, flags.repeats)
 
     best_peer = min(min(results[name].reruns) for name in versions)
     summary = {
@@ -291,6 +292,15 @@ def time_plan(work: Path, repeats: int) -> tuple[list[float], list[float]]:
     plans = [run([*script, "--dry_run"], cwd=folder) for _ in range(repeats)]
     starts = [run([sys.executable, "-c", "import ponente.executor"], cwd=folder) for _ in range(repeats)]
     return plans, starts
+
+
+def print_starts(work: Path, repeats: int) -> None:
+    """What a user waits for before anything happens: the help, and the plan of the six steps of the tutorial."""
+    tutorial = Path(__file__).parents[1] / "experiments" / "tutorials" / "word_count.py"
+    commands = {"ponente --help": ["--help"], "ponente plan of the tutorial": ["plan", str(tutorial)]}
+    for name, arguments in commands.items():
+        seconds = [run([sys.executable, "-m", "ponente", *arguments], cwd=work) for _ in range(repeats)]
+        print(f"  {name}: best {min(seconds):.2f}, median {statistics.median(seconds):.2f}")
 
 
 def check_all_hits(command: list[str], folder: Path) -> None:

@@ -26,7 +26,7 @@ from ponente.store.volume import volume_of
 _LOOK_BACK_RUNS = 100
 
 
-class ManifestStep(msgspec.Struct, frozen=True, array_like=False):
+class ManifestStep(msgspec.Struct, frozen=True):
     """A step as the plan saw it when the run started."""
 
     name: str

@@ -21,7 +21,9 @@ def plan_text(plan: Plan) -> str:
 def _plan_line(step: PlannedStep, width: int, currency: str) -> str:
     line = f"  {step.state.value:<5}{step.name:<{width}}  {step.why}"
     if step.state is State.RUN:
-        line += f"  [{_estimate_text(step.estimate, step.cost, currency)}]"
+        resources = step.node.step.resources
+        on = f" on {resources.device_count} {resources.device}" if resources is not None else ""
+        line += f"  [{_estimate_text(step.estimate, step.cost, currency)}{on}]"
     return line
 
 

@@ -93,8 +93,8 @@ def test_an_estimate_is_priced_by_device_hours_and_bytes(estimate: Estimate, dev
 
 def test_the_plan_prints_each_estimate_and_the_total(plan: Planner, card: Callable[[str], str]) -> None:
     lines = plan_text(plan(cheap, rates=card(CARD))).splitlines()
-    assert "[2G tokens, 3.2E FLOPs, 16 device-hours, 56.00 EUR]" in lines[1]
-    assert "[5G bytes, 0.10 EUR]" in lines[2]
+    assert "[2G tokens, 3.2E FLOPs, 16 device-hours, 56.00 EUR on 8 H200]" in lines[1]
+    assert "[5G bytes, 0.10 EUR on 1 cpu]" in lines[2]
     assert "[no estimate]" in lines[3]
     assert lines[4] == (
         "3 steps: 0 hits, 3 to run; in all 2G tokens, 3.2E FLOPs, 5G bytes, 16 device-hours, 56.10 EUR "
@@ -103,7 +103,7 @@ def test_the_plan_prints_each_estimate_and_the_total(plan: Planner, card: Callab
 
 
 def test_without_a_rate_card_estimates_are_told_without_a_price(plan: Planner) -> None:
-    assert "[2G tokens, 3.2E FLOPs, 16 device-hours]" in plan_text(plan(cheap))
+    assert "[2G tokens, 3.2E FLOPs, 16 device-hours on 8 H200]" in plan_text(plan(cheap))
 
 
 def test_the_rate_card_may_come_from_the_environment(

@@ -13,6 +13,7 @@ import telling
 from telling import EVERYTHING, EverythingConfig, squares_graph
 from winds import winds
 
+from ponente.cluster import CpuOnly, GpuConfig, Resources, TpuPodConfig
 from ponente.config import UserError
 from ponente.executor import (
     ExecutorOptions,
@@ -212,6 +213,25 @@ def test_no_more_steps_run_at_once_than_are_allowed(launcher: str, run: Runner, 
     lines = book.read_text().splitlines()
     assert [line.split()[1] for line in lines] == ["comes", "goes"] * 3
     assert [line.split()[0] for line in lines[::2]] == [line.split()[0] for line in lines[1::2]]
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [GpuConfig(gpu_count=1), TpuPodConfig(tpu_type="v4-8"), CpuOnly(num_cpus=10_000), CpuOnly(memory="900TB")],
+    ids=repr,
+)
+def test_steps_that_do_not_fit_beside_each_other_take_turns(resources: Resources, run: Runner, tmp_path: Path) -> None:
+    book = tmp_path / "book"
+    steps = [
+        ExecutorStep(
+            name=f"guest-{who}", fn=telling.queue_up, config={"book": str(book), "who": who}, resources=resources
+        )
+        for who in "abc"
+    ]
+    assert run(*steps, max_concurrent=3).exit_code == 0
+    lines = [line.split() for line in book.read_text().splitlines()]
+    assert [word for _, word in lines] == ["comes", "goes"] * 3
+    assert [who for who, _ in lines[::2]] == [who for who, _ in lines[1::2]]
 
 
 # -- memory://
