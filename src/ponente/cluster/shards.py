@@ -12,14 +12,15 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from ponente.cluster.context import StepContext, current_step, report_progress
-from ponente.cluster.workers import Ended, WorkerPool, call_safely
+from ponente.cluster.workers import Counted, Ended, WorkerPool, call_safely
+from ponente.config.errors import RefusedError
 from ponente.store.formats import decode_record
 from ponente.store.paths import absolute, join, parent, relative
 from ponente.store.redaction import Redactor, may_be_masked
@@ -82,6 +83,7 @@ def map_shards(
     max_quarantined: int = 0,
     timeout_seconds: float | None = None,
     weight: Callable[[Any], float] | None = None,
+    on_counts: Callable[[Mapping[str, int]], None] | None = None,
 ) -> ShardMap:
     """Runs `fn` over all shards in worker processes; a second call goes on where the first was cut off.
 
@@ -97,6 +99,12 @@ def map_shards(
         max_quarantined: how many poison shards may be set aside; one more is a PoisonShardError.
         timeout_seconds: of one try; the worker is stopped.
         weight: of a shard, if sizes of files do not say it.
+        on_counts: is told, a few times a second, the sums of what the shards in work and those finished in this call
+            have counted (`cluster.workers.report_counts`).
+
+    Raises:
+        RefusedError: a shard raised a UserError, which is not tried again, and the budget does not allow it.
+        PoisonShardError: a shard kept failing otherwise.
 
     Example:
         counts = map_shards(count_words, expand("text/*.txt"), name="counts", suffix=".json")
@@ -116,7 +124,7 @@ def map_shards(
     redactor = context.redactor if context else Redactor()
     call = _ShardCall(fn, listed, absolute(state_path), name, suffix, redactor)
     call.check()
-    ledger = _Ledger(call, context, max_attempts, max_quarantined, weight)
+    ledger = _Ledger(call, context, max_attempts, max_quarantined, weight, on_counts or _ignore_counts)
     ledger.read_finished()
     if workers is None:
         workers = (context.num_cpus if context else None) or os.cpu_count() or 1
@@ -129,6 +137,10 @@ def map_shards(
     if context is not None and result.quarantined:
         context.notes.append(f"{len(result.quarantined)} of {len(listed)} {name} set aside")
     return result
+
+
+def _ignore_counts(counts: Mapping[str, int]) -> None:
+    return None
 
 
 class _ShardRecord(msgspec.Struct, frozen=True):
@@ -231,6 +243,7 @@ class _Ledger:
         max_attempts: int,
         max_quarantined: int,
         weight: Callable[[Any], float] | None,
+        on_counts: Callable[[Mapping[str, int]], None],
     ) -> None:
         self._call = call
         self._context = context
@@ -241,6 +254,8 @@ class _Ledger:
         self._waiting: list[int] = []
         self._quarantined: dict[int, QuarantinedShard] = {}
         self._last_report = 0.0
+        self._on_counts = on_counts
+        self._counts: dict[int, Mapping[str, int]] = {}
         self.finished: dict[int, FinishedShard] = {}
 
     def read_finished(self) -> None:
@@ -290,14 +305,17 @@ class _Ledger:
                 self._take(ended)
         else:
             while (index := self.next_key()) is not None:
-                self._take(call_safely(self._call, index))
+                self._take(call_safely(self._call, index, self._take))
         self._report(force=True)
 
-    def _take(self, ended: Ended | None) -> None:
-        if ended is not None and ended.error is None:
-            self._accept(ended.key, ended.value)
-        elif ended is not None:
-            self._fail(ended)
+    def _take(self, news: Ended | Counted | None) -> None:
+        if isinstance(news, Counted):
+            self._counts[news.key] = news.counts
+        elif news is not None and news.error is None:
+            self._accept(news.key, news.value)
+        elif news is not None:
+            self._counts.pop(news.key, None)
+            self._fail(news)
         self._report()
 
     def _fail(self, ended: Ended) -> None:
@@ -306,12 +324,13 @@ class _Ledger:
             raise OSError(
                 errno.ENOSPC, f"shard {index} ({self._call.shards[index]!r}) found no space left on the disk:\n{error}"
             )
-        self._failures[index] = tries = self._failures.get(index, 0) + 1
+        tries = self._max_attempts if ended.is_users else self._failures.get(index, 0) + 1
+        self._failures[index] = tries
         shard = self._call.shards[index]
         last = error.strip().rpartition("\n")[2]
-        logger.warning(
-            "%s: shard %d (%r) failed, try %d of %d: %s", self._call.name, index, shard, tries, self._max_attempts, last
-        )
+        if not ended.is_users:
+            tried = f"try {tries} of {self._max_attempts}"
+            logger.warning("%s: shard %d (%r) failed, %s: %s", self._call.name, index, shard, tried, last)
         self._event("shard_failed", index, tries, error)
         if tries < self._max_attempts:
             self._waiting.insert(0, index)
@@ -319,11 +338,15 @@ class _Ledger:
         self._quarantined[index] = QuarantinedShard(index, shard, error)
         self._event("shard_quarantined", index, tries, error)
         if len(self._quarantined) > self._max_quarantined:
+            if ended.is_users:
+                raise RefusedError(error)
             named = ", ".join(f"shard {one.index} ({one.shard!r})" for one in self._quarantined.values())
             raise PoisonShardError(
                 f"{self._call.name}: {named} failed {self._max_attempts} times each, and {self._max_quarantined} may "
                 f"be set aside (max_quarantined); the last error was {last}\n{error}"
             )
+        if ended.is_users:
+            logger.warning("%s: shard %d is set aside: %s", self._call.name, index, error)
 
     def _event(self, kind: str, index: int, tries: int, error: str) -> None:
         if self._context is not None:
@@ -336,6 +359,11 @@ class _Ledger:
             self._last_report = now
             note = f"{len(self._quarantined)} set aside" if self._quarantined else ""
             report_progress(len(self.finished), len(self._call.shards), unit=self._call.name, note=note)
+            totals: dict[str, int] = {}
+            for counts in self._counts.values():
+                for name, count in counts.items():
+                    totals[name] = totals.get(name, 0) + count
+            self._on_counts(totals)
 
     def result(self) -> ShardMap:
         finished = [self.finished[index] for index in sorted(self.finished)]

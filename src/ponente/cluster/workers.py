@@ -1,7 +1,8 @@
 """A pool of worker processes that survives the death of any of them.
 
-In: calls to make, one at a time to whichever worker is free. Out: how each ended, in the order in which they ended. A
-worker that dies or takes too long fails only its own call and is replaced. Workers end with their parent.
+In: calls to make, one at a time to whichever worker is free. Out: how each ended, in the order in which they ended, and
+in between what calls report of themselves. A worker that dies or takes too long fails only its own call and is
+replaced. Workers end with their parent.
 """
 
 import contextlib
@@ -12,16 +13,19 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from ponente.cluster.launch import LOG_FORMAT, RESUME_EXIT
 from ponente.cluster.process import signal_name
+from ponente.config.errors import UserError
 from ponente.store.volume import is_no_space
 
 _CONTEXT = multiprocessing.get_context("spawn")
+_REPORT_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,15 @@ class Ended:
     value: Any = None
     error: str | None = None
     no_space: bool = False
+    is_users: bool = False  # the error speaks to the user: trying again would find the same
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a call that still runs has counted so far."""
+
+    key: int
+    counts: Mapping[str, int]
 
 
 class CallSource(Protocol):
@@ -50,7 +63,7 @@ class WorkerPool:
         self._timeout_seconds = timeout_seconds
         self._workers: list[_Worker] = []
 
-    def run(self, source: CallSource) -> Iterator[Ended | None]:
+    def run(self, source: CallSource) -> Iterator[Ended | Counted | None]:
         """Makes the source's calls until it has none left and all have ended; a None now and then is a tick."""
         try:
             while True:
@@ -60,9 +73,10 @@ class WorkerPool:
                     return
                 wait([worker.connection for worker in busy], timeout=0.5)
                 for worker in busy:
-                    ended = self._look_at(worker)
-                    if ended is not None:
-                        yield ended
+                    while (news := self._look_at(worker)) is not None:
+                        yield news
+                        if isinstance(news, Ended):
+                            break
                 yield None
         finally:
             for worker in self._workers:
@@ -80,20 +94,19 @@ class WorkerPool:
                 idle.append(worker)
             idle.pop().give(key)
 
-    def _look_at(self, worker: "_Worker") -> Ended | None:
+    def _look_at(self, worker: "_Worker") -> Ended | Counted | None:
         try:
-            ended = worker.result()
+            news = worker.news()
         except EOFError:
-            ended = worker.died()
             self._workers.remove(worker)
-            return ended
+            return worker.died()
         overdue = self._timeout_seconds is not None and time.monotonic() - worker.since > self._timeout_seconds
-        if ended is None and overdue:
+        if overdue and not isinstance(news, Ended):
             worker.kill()
             self._workers.remove(worker)
             assert worker.key is not None
             return Ended(worker.key, error=f"took longer than {self._timeout_seconds} seconds and was stopped")
-        return ended
+        return news
 
 
 class _Worker:
@@ -112,16 +125,17 @@ class _Worker:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died; the next look finds out
             self.connection.send(key)
 
-    def result(self) -> Ended | None:
+    def news(self) -> Ended | Counted | None:
         """What it sent, if anything; EOFError where it died."""
         if not self.connection.poll():
             return None
         try:
-            ended: Ended = self.connection.recv()
+            news: Ended | Counted = self.connection.recv()
         except OSError:  # reset, or ended in the middle of a message
             raise EOFError from None
-        self.key = None
-        return ended
+        if isinstance(news, Ended):
+            self.key = None
+        return news
 
     def died(self) -> Ended:
         self._process.join(timeout=10)
@@ -148,7 +162,7 @@ def _serve(connection: Connection, call: Callable[[int], Any]) -> None:
             key = connection.recv()
         except (EOFError, OSError):
             return
-        connection.send(call_safely(call, key))
+        connection.send(call_safely(call, key, connection.send))
 
 
 def _end_with_parent() -> None:
@@ -158,9 +172,47 @@ def _end_with_parent() -> None:
     os._exit(RESUME_EXIT)
 
 
-def call_safely(call: Callable[[int], Any], key: int) -> Ended:
-    """The call's value or, whatever user code raises, its error as text."""
+class _Counter:
+    """Passes on what a call counts, not too often."""
+
+    def __init__(self, key: int, send: Callable[[Counted], None]) -> None:
+        self._key = key
+        self._send = send
+        self._last = 0.0
+        self._unsent: Mapping[str, int] | None = None
+
+    def __call__(self, counts: Mapping[str, int]) -> None:
+        self._unsent = counts
+        if time.monotonic() - self._last >= _REPORT_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._unsent is not None:
+            self._send(Counted(self._key, self._unsent))
+            self._last, self._unsent = time.monotonic(), None
+
+
+_counter: ContextVar[_Counter | None] = ContextVar("ponente_shard_counter", default=None)
+
+
+def report_counts(**counts: int) -> None:
+    """Says what the running call of a pool has counted so far (`rows=…`); no effect outside one, cheap to call often."""
+    counter = _counter.get()
+    if counter is not None:
+        counter(counts)
+
+
+def call_safely(call: Callable[[int], Any], key: int, send: Callable[[Counted], None]) -> Ended:
+    """The call's value or, whatever user code raises, its error as text; `send` gets what it counts on the way."""
+    counter = _Counter(key, send)
+    token = _counter.set(counter)
     try:
-        return Ended(key, value=call(key))
+        value = call(key)
+        counter.flush()
+        return Ended(key, value=value)
+    except UserError as error:
+        return Ended(key, error=str(error), no_space=is_no_space(error), is_users=True)
     except Exception as error:  # noqa: BLE001 (told to the parent, which decides)
         return Ended(key, error=traceback.format_exc(), no_space=is_no_space(error))
+    finally:
+        _counter.reset(token)

@@ -1,5 +1,6 @@
 """map_shards: every shard once, published whole, in order; a second call goes on where the first stopped."""
 
+import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from ponente.cluster import map_shards
 from ponente.cluster.context import Progress, StepContext, running_step
+from ponente.config.errors import RefusedError
 from ponente.store.formats import FormatError
 from ponente.store.redaction import Redactor
 
@@ -167,3 +169,28 @@ def test_two_maps_of_one_name_in_a_step_are_refused(state: str) -> None:
         with pytest.raises(ValueError, match=r"(?s)a second map called 'shards' in step 's'.*give each a name"):
             map_shards(chores.shout, WORDS, workers=0)
         assert map_shards(chores.shout, WORDS, name="loud", workers=0).values == ["l", "p", "b"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_that_speaks_to_the_user_is_not_tried_again_and_keeps_its_words(
+    workers: int, state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(RefusedError) as caught:
+        map_shards(chores.refuse_bora, WORDS, state_path=state, workers=workers)
+    assert str(caught.value) == "found bora; needed another wind. Wait."
+    assert "try 1" not in caplog.text
+
+
+def test_a_users_error_within_the_budget_sets_the_shard_aside(state: str) -> None:
+    done = map_shards(chores.refuse_bora, WORDS, state_path=state, workers=0, max_quarantined=1)
+    assert done.values == ["levante", "ponente"]
+    assert [shard.error for shard in done.quarantined] == ["found bora; needed another wind. Wait."]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_counts_of_all_shards_are_added_up(workers: int, state: str) -> None:
+    seen: list[dict[str, int]] = []
+    told = lambda counts: seen.append(dict(counts))  # noqa: E731
+    map_shards(chores.count_letters, WORDS, state_path=state, workers=workers, on_counts=told)
+    assert seen[-1] == {"letters": 18, "words": 3}
+    assert all(before.get("letters", 0) <= after.get("letters", 0) for before, after in itertools.pairwise(seen))

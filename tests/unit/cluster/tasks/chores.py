@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ponente.cluster.workers import report_counts
+from ponente.config.errors import RefusedError
+
 
 def answer(job: Any) -> int:
     """Writes what it was given to a file; ends with the exit code it was told."""
@@ -80,3 +83,18 @@ def give_back(shard: Any) -> Any:
 def give_an_object(shard: Any) -> Any:
     """Something that is no JSON."""
     return object()
+
+
+def refuse_bora(shard: str) -> str:
+    """Speaks to the user about one shard."""
+    report_counts(seen=1)
+    if shard == "bora":
+        raise RefusedError("found bora; needed another wind. Wait.")
+    return shard
+
+
+def count_letters(shard: str) -> int:
+    """Counts aloud."""
+    for number in range(1, len(shard) + 1):
+        report_counts(letters=number, words=1)
+    return len(shard)
