@@ -9,7 +9,7 @@ PY := $(VENV)/bin/python
 INSTALL = $(PYTHON) -m pip --python $(PY) --disable-pip-version-check install --quiet --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types unit soak bench-executor lock clean
+.PHONY: help quickstart test lint types unit soak bench-executor bench-tokenize lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -35,6 +35,9 @@ soak: $(VENV)/.dev  ## long fault runs; rewrites docs/soak.md
 bench-executor: $(VENV)/.core  ## the executor against snakemake, luigi and redun (own environment for the peers)
 	@$(PY) benchmarks/executor.py
 
+bench-tokenize: $(VENV)/.dev  ## the build of token caches against tokenizers, fastokens and Levanter (its own environment)
+	@$(PY) benchmarks/tokenize.py --levanter
+
 lock: $(VENV)/.lock  ## renew requirements.lock: the newest versions that resolve together, for Python 3.11 to 3.13
 	@$(VENV)/bin/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --upgrade --quiet \
 		--custom-compile-command "make lock" --output-file requirements.lock
@@ -54,8 +57,8 @@ $(VENV)/.core: requirements.lock pyproject.toml | $(PY)
 	@touch $@
 
 $(VENV)/.dev: requirements.lock pyproject.toml | $(PY)
-	@echo "Installing ponente[dev] (locked versions; once)"
-	@$(INSTALL) pip --editable '.[dev]'
+	@echo "Installing ponente[train,hub,dev] (locked versions; once)"
+	@$(INSTALL) pip --editable '.[train,hub,dev]'
 	@touch $@ $(VENV)/.core
 
 $(VENV)/.lock: | $(PY)

@@ -1,0 +1,194 @@
+"""Reading a token cache: any span of tokens, any row, while segments are opened only when they are needed.
+
+In: a folder that `tokens.build` made or is still making. Out: NumPy arrays. All rows of a cache stand in one order and
+all tokens in one line; segments are found by bisection, so opening costs one small file and a read one or two
+segments, however many there are. A cache that is being built shows the rows that are published so far.
+"""
+
+import bisect
+from collections import OrderedDict
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import tensorstore as ts
+from numpy.typing import NDArray
+
+from ponente.store.paths import absolute, join
+from ponente.store.tensors import TensorError, naming_failure, open_array
+from ponente.store.token_cache.ledger import (
+    CacheError,
+    CacheLedger,
+    CachePlan,
+    SegmentRecord,
+    TokenizerRecord,
+    read_ledger,
+    read_plan,
+)
+from ponente.store.token_cache.segment import OFFSETS, SegmentNote, published_segments, read_note, segment_path
+
+INPUT_IDS = "input_ids"
+_OPEN_SEGMENTS = 128
+
+
+class TokenCache:
+    """A token cache, finished (`open_cache`) or growing (`open_growing_cache`).
+
+    Example:
+        cache = open_cache("cache/train")
+        cache.read(0, 2048)          # the first 2,048 ids
+        cache.row(7)["input_ids"]    # the eighth document
+    """
+
+    def __init__(self, path: str, about: CachePlan | CacheLedger, segments: list[SegmentRecord]) -> None:
+        self.path = path
+        self.tokenizer: TokenizerRecord = about.tokenizer
+        self.row_format = about.row_format
+        self.columns = about.columns
+        self.is_finished = isinstance(about, CacheLedger)
+        self._unit_count = 0 if isinstance(about, CacheLedger) else len(about.units)
+        self._notes: dict[str, SegmentNote] = {}
+        self._context = ts.Context()
+        self._open: OrderedDict[tuple[int, str], ts.TensorStore] = OrderedDict()
+        self._take(segments)
+
+    def _take(self, segments: list[SegmentRecord]) -> None:
+        self._segments = segments
+        self._row_ends = list(accumulate(segment.rows for segment in segments))
+        self._token_ends = list(accumulate(segment.tokens for segment in segments))
+
+    @property
+    def rows(self) -> int:
+        """How many rows (documents) can be read."""
+        return self._row_ends[-1] if self._row_ends else 0
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens can be read."""
+        return self._token_ends[-1] if self._token_ends else 0
+
+    def refresh(self) -> None:
+        """Takes in what a build has published since; nothing changes for rows that were there."""
+        if self.is_finished:
+            return
+        ledger = read_ledger(self.path)
+        if ledger is not None:
+            self.is_finished = True
+            self._take(ledger.segments)
+        else:
+            self._take(_published_prefix(self.path, self._unit_count, self._notes))
+
+    def read(self, start: int, stop: int, column: str = INPUT_IDS) -> NDArray[Any]:
+        """The tokens from number `start` to `stop` of all, whatever rows they belong to."""
+        self._check(start, stop, self.tokens, "tokens")
+        pieces = []
+        position = bisect.bisect_right(self._token_ends, start)
+        while start < stop:
+            first = self._token_ends[position] - self._segments[position].tokens
+            end = min(stop, self._token_ends[position])
+            pieces.append(self._column(position, column)[start - first : end - first].read())
+            start, position = end, position + 1
+        with naming_failure(self.path):
+            arrays = [np.asarray(piece.result()) for piece in pieces]
+        return _joined(arrays, self.columns[column])
+
+    def row_offsets(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Where rows `start` to `stop` begin among all tokens, and, last, where the last of them ends."""
+        self._check(start, stop, self.rows, "rows")
+        pieces: list[NDArray[np.int64]] = []
+        position = bisect.bisect_right(self._row_ends, start)
+        while start < stop:
+            first_row = self._row_ends[position] - self._segments[position].rows
+            first_token = self._token_ends[position] - self._segments[position].tokens
+            end = min(stop, self._row_ends[position])
+            with naming_failure(self.path):
+                found = self._column(position, OFFSETS)[start - first_row : end - first_row + 1].read().result()
+            pieces.append(np.asarray(found[1:] if pieces else found) + first_token)
+            start, position = end, position + 1
+        return _joined(pieces, "int64")
+
+    def row(self, index: int) -> dict[str, NDArray[Any]]:
+        """All columns of one row."""
+        start, stop = (int(end) for end in self.row_offsets(index, index + 1))
+        return {column: self.read(start, stop, column) for column in self.columns}
+
+    def _check(self, start: int, stop: int, total: int, what: str) -> None:
+        if not 0 <= start <= stop <= total:
+            state = "" if self.is_finished else " so far"
+            raise IndexError(f"found {what} {start} to {stop} asked of {self.path}, which has {total}{state}")
+
+    def _column(self, position: int, column: str) -> ts.TensorStore:
+        key = (position, column)
+        if key not in self._open:
+            segment = self._segments[position]
+            place = segment_path(self.path, segment.name)
+            tensor = open_array(join(place, column), self._context)
+            needed = segment.rows + 1 if column == OFFSETS else segment.tokens
+            if tensor.shape[0] != needed:
+                raise TensorError(
+                    f"found {tensor.shape[0]} elements in {column} of {place}; needed {needed}, as the ledger says. "
+                    "Restore the folder from a copy, or remove the cache and build it again."
+                )
+            self._open[key] = tensor
+            if len(self._open) > _OPEN_SEGMENTS:
+                self._open.popitem(last=False)
+        self._open.move_to_end(key)
+        return self._open[key]
+
+
+def _joined(arrays: list[NDArray[Any]], dtype: str) -> NDArray[Any]:
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate(arrays) if arrays else np.empty(0, dtype)
+
+
+def open_cache(path: str) -> TokenCache:
+    """Opens a finished cache.
+
+    Raises:
+        CacheError: there is none, or it is not finished.
+    """
+    whole = absolute(path)
+    ledger = read_ledger(whole)
+    if ledger is not None:
+        return TokenCache(whole, ledger, ledger.segments)
+    if read_plan(whole) is None:
+        raise CacheError(
+            f"found no token cache at {whole}; needed a finished one. "
+            "Build it: ponente cache-dataset --config_path CONFIG.yaml"
+        )
+    raise CacheError(
+        f"found the token cache {whole} unfinished; needed a finished one. "
+        "Finish it (what is done stays): ponente cache-dataset --config_path CONFIG.yaml"
+    )
+
+
+def open_growing_cache(path: str) -> TokenCache:
+    """Opens a cache that may still be in the making, with the rows it has so far; `refresh` takes in more."""
+    whole = absolute(path)
+    ledger = read_ledger(whole)
+    if ledger is not None:
+        return TokenCache(whole, ledger, ledger.segments)
+    plan = read_plan(whole)
+    if plan is None:
+        raise CacheError(
+            f"found no token cache at {whole}; needed one that is built or being built. "
+            "Begin it: ponente cache-dataset --config_path CONFIG.yaml"
+        )
+    cache = TokenCache(whole, plan, [])
+    cache.refresh()
+    return cache
+
+
+def _published_prefix(cache: str, unit_count: int, notes: dict[str, SegmentNote]) -> list[SegmentRecord]:
+    """The segments that are there without a gap, from the first unit on; `notes` remembers what was read of them."""
+    published = published_segments(cache)
+    segments: list[SegmentRecord] = []
+    unit, position = 0, 0
+    while unit < unit_count and (name := published.get((unit, position))):
+        if name not in notes:
+            notes[name] = read_note(cache, name)
+        note = notes[name]
+        segments.append(SegmentRecord(name, note.rows, note.tokens))
+        unit, position = (unit + 1, 0) if note.is_last else (unit, position + 1)
+    return segments

@@ -1,0 +1,120 @@
+"""A segment: some rows of a cache as a folder of columns, written privately and published whole.
+
+In: flat columns with offsets. Out: a zarr 3 group `segments/UUUUUU-SSSS` with one array a column, `offsets`, and in the
+group's attributes what the segment holds and where in its unit the next one begins. Rows that could not be read or
+encoded lie beside the columns in quarantine.jsonl.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import tensorstore as ts
+from numpy.typing import NDArray
+
+from ponente.store.formats import decode_record
+from ponente.store.paths import join
+from ponente.store.sources.source import BadRow
+from ponente.store.tensors import write_array
+from ponente.store.token_cache.ledger import FORMAT, QUARANTINE, SEGMENTS, CacheError
+from ponente.store.volume import publishing_folder, volume_of
+
+OFFSETS = "offsets"
+_NAME = re.compile(r"(\d{6,})-(\d{4,})")
+
+
+class SegmentNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What a segment says of itself."""
+
+    format: int = FORMAT
+    rows: int
+    tokens: int
+    next_row: int  # the row of its unit at which the next segment begins
+    is_last: bool  # of its unit
+    empty_rows: int
+    bad_rows: int
+
+
+class _Attributes(msgspec.Struct, frozen=True):
+    ponente: SegmentNote
+
+
+class _Group(msgspec.Struct, frozen=True):
+    """The zarr.json of a group."""
+
+    attributes: _Attributes
+    zarr_format: int = 3
+    node_type: str = "group"
+
+    @property
+    def format(self) -> int:
+        return self.attributes.ponente.format
+
+
+def segment_name(unit: int, position: int) -> str:
+    """The name of a unit's segment."""
+    return f"{unit:06d}-{position:04d}"
+
+
+def segment_path(cache: str, name: str) -> str:
+    """Where a segment lies."""
+    return join(cache, SEGMENTS, name)
+
+
+def published_segments(cache: str) -> dict[tuple[int, int], str]:
+    """The segments that are there, by unit and position, in order."""
+    names = volume_of(cache).names(join(cache, SEGMENTS))
+    found = {(int(match[1]), int(match[2])): name for name in names if (match := _NAME.fullmatch(name))}
+    return dict(sorted(found.items()))
+
+
+def find_note(cache: str, name: str) -> SegmentNote | None:
+    """What a segment holds; None while it is not published."""
+    path = join(segment_path(cache, name), "zarr.json")
+    try:
+        data = volume_of(cache).read(path)
+    except FileNotFoundError:
+        return None
+    return decode_record(path, data, msgspec.json.Decoder(_Group).decode, FORMAT).attributes.ponente
+
+
+def read_note(cache: str, name: str) -> SegmentNote:
+    """What a published segment holds."""
+    note = find_note(cache, name)
+    if note is None:
+        raise CacheError(
+            f"found {segment_path(cache, name)} without its zarr.json; needed a whole segment. "
+            "Restore the folder from a copy, or remove the cache and build it again."
+        )
+    return note
+
+
+def read_quarantine(cache: str, name: str) -> bytes:
+    """The lines of a segment's quarantine; none where nothing was bad."""
+    try:
+        return volume_of(cache).read(join(segment_path(cache, name), QUARANTINE))
+    except FileNotFoundError:
+        return b""
+
+
+def write_segment(
+    cache: str,
+    name: str,
+    columns: Mapping[str, NDArray[Any]],
+    offsets: NDArray[np.int64],
+    note: SegmentNote,
+    bad: Sequence[BadRow],
+    context: ts.Context,
+) -> None:
+    """Publishes a segment; one of this name that is there already stays (its bytes are the same)."""
+    with publishing_folder(segment_path(cache, name)) as private:
+        for column, values in columns.items():
+            write_array(join(private, column), values, context)
+        write_array(join(private, OFFSETS), offsets, context)
+        volume = volume_of(private)
+        if bad:
+            lines = b"".join(msgspec.json.encode(row) + b"\n" for row in bad)
+            volume.replace(join(private, QUARANTINE), lines)
+        volume.replace(join(private, "zarr.json"), msgspec.json.encode(_Group(_Attributes(note))))
