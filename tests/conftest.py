@@ -5,6 +5,7 @@ where ../shared is there but the data is not.
 """
 
 import errno
+import json
 import os
 import subprocess
 import tempfile
@@ -43,3 +44,30 @@ def _rename_unless_there(private: Path, target: Path) -> None:
     except OSError as error:  # another worker was first
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
+
+
+@pytest.fixture(scope="session")
+def tiny_texts() -> list[str]:
+    """Some speeches of Shakespeare."""
+    play = Path(__file__).resolve().parents[1] / "experiments" / "tutorials" / "shakespeare.txt"
+    return play.read_text().split("\n\n")[:600]
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tiny_texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of six JSONL files, `00.jsonl` to `05.jsonl`, with a hundred speeches each."""
+    folder = tmp_path_factory.mktemp("tiny_corpus")
+    for number in range(6):
+        lines = [json.dumps({"text": text, "id": number}) for text in tiny_texts[number::6]]
+        (folder / f"{number:02d}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer(tiny_texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a byte-level BPE of 400 tokens."""
+    from ponente.tokens.bpe import train_bpe
+
+    folder = str(tmp_path_factory.mktemp("tiny") / "tokenizer")
+    train_bpe(tiny_texts, folder, vocab_size=400)
+    return folder

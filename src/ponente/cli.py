@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ponente import __version__
-from ponente.config.errors import UserError
+from ponente.config.errors import RefusedError, UserError
 
 Command = Callable[[argparse.Namespace, list[str]], int]
 
@@ -21,8 +21,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     arguments = with_underscores(sys.argv[1:] if argv is None else argv)
     options, unknown = build_parser().parse_known_args(arguments)
-    if unknown:
+    if unknown and not options.takes_overrides:
         options.parser.error(unknown_flag(options.parser, unknown))
+    options.overrides = unknown
     try:
         code = options.command(options, arguments)
     except KeyboardInterrupt:
@@ -72,6 +73,16 @@ def build_parser() -> argparse.ArgumentParser:
     adopt.add_argument("new", help="the step that is to have its result")
     adopt.add_argument("--reason", required=True, help="why the two are equivalent")
 
+    cache = _add(commands, "cache-dataset", _cache_dataset, "tokenize the datasets of a config into token caches")
+    cache.add_argument("--config_path", help="a YAML config; a path or any fsspec URL")
+    cache.add_argument("--workers", type=int, help="processes (default: one a core; 0: this one)")
+    cache.add_argument("--address", "--cluster", dest="address", help="of a Ray cluster (not yet)")
+    for flag in ("--start_workers", "--auto_start_cluster"):
+        cache.add_argument(flag, nargs="?", const="true", help="understood, and done without: nothing is to be started")
+    cache.set_defaults(takes_overrides=True)
+    cache.usage = "ponente cache-dataset --config_path CONFIG.yaml [--workers N] [--KEY.PATH VALUE ...]"
+    cache.epilog = "Any key of the config may be given as a flag: --data.tokenizer gpt2, --data.cache_dir caches/"
+
     for sub in (status, why, diff, adopt):
         sub.add_argument("--prefix", help="where outputs and records are (else PONENTE_PREFIX, else ./ponente-runs)")
     for sub in (why, diff, adopt):
@@ -83,7 +94,7 @@ def _add(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, command: Command, summary: str
 ) -> argparse.ArgumentParser:
     sub: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-    sub.set_defaults(command=command, parser=sub)
+    sub.set_defaults(command=command, parser=sub, takes_overrides=False)
     return sub
 
 
@@ -158,4 +169,20 @@ def _adopt(options: argparse.Namespace, arguments: list[str]) -> int:
     from ponente.executor.inquiry import inquire
 
     print(inquire(options.prefix, options.script).adopt(options.old, options.new, options.reason), end="")
+    return 0
+
+
+def _cache_dataset(options: argparse.Namespace, arguments: list[str]) -> int:
+    from ponente.tokens.command import cache_datasets
+
+    if options.address is not None:
+        raise RefusedError(
+            f"found --address (or --cluster) {options.address}; not yet: a cache is built on this machine. "
+            "Leave the flag out."
+        )
+    for flag in ("start_workers", "auto_start_cluster"):
+        if getattr(options, flag) is not None:
+            print(f"ponente: --{flag} is understood and done without: there is nothing to start", file=sys.stderr)
+    for line in cache_datasets(options.config_path, options.overrides, workers=options.workers):
+        print(line, flush=True)
     return 0

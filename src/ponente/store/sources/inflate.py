@@ -22,7 +22,7 @@ def inflated(read: Callable[[], bytes], after_member: Callable[[bytes], bytes], 
     while data := (pending or read()):
         try:
             out = inflater.decompress(data, chunk_bytes)
-        except isal_zlib.error as error:  # type: ignore[misc] (its stub names no base class)
+        except isal_zlib.error as error:  # type: ignore[misc]  # its stub names no base class
             raise NotWholeError from error
         if out:
             yield out

@@ -1,0 +1,76 @@
+"""Keys of Levanter that we knowingly do without: those that change nothing warn, those that would are refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ponente.config.problems import ConfigError, Problem, shown
+from ponente.config.tree import Tree
+
+_SHARDS = "caches are written in shards whose size Ponente chooses"
+_RAY = "a Ray cluster is named on the command line, with --cluster"
+_PROGRAMS = "compiled programs are not sent to trackers; trainer.profiler shows what runs"
+
+LEFT_OUT = {
+    "auto_start_cluster": _RAY,
+    "data.cache_options": _SHARDS,
+    "data.components.*.cache_options": _SHARDS,
+    "data.shuffle_before_trainval_split": "Ponente chooses which sequences num_validation_sequences takes",
+    "model.flash_attention_block_size": "attention kernels choose their own blocks",
+    "start_workers": _RAY,
+    "trainer.allow_nondivisible_batch_size": "batch sizes are checked before training starts",
+    "trainer.checkpointer.debug": "checkpoints need no debugging switches",
+    "trainer.checkpointer.write": "checkpoints are written as Ponente sees fit",
+    "trainer.log_jaxprs": _PROGRAMS,
+    "trainer.log_xla_hlo": _PROGRAMS,
+    "trainer.quantization": "it asks for nothing to be quantized",  # else it is refused
+    "trainer.ray": _RAY,
+    "trainer.shutdown_at_exit": "whoever starts a machine also ends it",
+}
+
+
+def _is(*names: str) -> Callable[[Any], bool]:
+    return lambda value: value in names
+
+
+def _quantizes(value: Any) -> bool:
+    return any(value.get(key) for key in ("fp8", "int8")) if isinstance(value, dict) else bool(value)
+
+
+# path -> which values are meant, why they are refused, what to use
+REFUSED: dict[str, tuple[Callable[[Any], bool], str, str]] = {
+    "data.components.*.format.type": (
+        _is("preference_chat"),
+        "a format of single answers, for Ponente has no preference training (DPO)",
+        "use type: chat with the preferred answers as its messages",
+    ),
+    "trainer.quantization": (
+        _quantizes,
+        "training in f32 or bfloat16, for Ponente has no quantized training (fp8, int8)",
+        "remove trainer.quantization and set trainer.mp, such as p=f32,c=bfloat16",
+    ),
+    "optimizer.type": (
+        _is("soap"),
+        "an optimizer that Ponente has, and SOAP is none of them",
+        "use type: muon, which also preconditions matrices, or type: adam",
+    ),
+}
+
+
+def refuse(tree: Tree) -> None:
+    """Raises if the tree asks for what we do not do and cannot pass over."""
+    problems = [
+        Problem(found=f"{tree.place(path)} = {shown(tree.get(path))}", needed=needed, remedy=remedy)
+        for pattern, (is_meant, needed, remedy) in REFUSED.items()
+        for path in tree.matching(tuple(pattern.split(".")))
+        if is_meant(tree.get(path))
+    ]
+    if problems:
+        raise ConfigError(*problems)
+
+
+def leave_out(tree: Tree, warnings: list[str]) -> None:
+    """Removes what has no meaning here, and says so."""
+    for pattern, reason in LEFT_OUT.items():
+        for path in list(tree.matching(tuple(pattern.split(".")))):
+            warnings.append(f"{tree.first_place(path)} is left out: {reason}. Remove it to be rid of this warning.")
+            tree.drop(path)

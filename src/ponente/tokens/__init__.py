@@ -1,0 +1,1 @@
+"""Documents to token cache: tokenizers, formats, and the build."""

@@ -1,0 +1,340 @@
+"""Builds token caches: plan, units in worker processes, ledger, marker.
+
+In: what a cache is to be of. Out: the finished cache's ledger. A finished cache is checked against the config and used;
+one that was begun is finished, without tokenizing again what is published; one of something else is refused, never
+rebuilt or dropped. Bytes do not depend on the number of workers, nor on how often the build was cut off.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+
+from ponente.cluster.context import report_progress
+from ponente.cluster.shards import map_shards
+from ponente.config.errors import RefusedError
+from ponente.config.snapshot import plain_value
+from ponente.store.lock import alone_in
+from ponente.store.paths import PRIVATE_MARK, absolute, join
+from ponente.store.redaction import MASK, Redactor
+from ponente.store.sources.source import SourceConfig, Unit
+from ponente.store.tensors import tensor_store
+from ponente.store.token_cache.ledger import (
+    QUARANTINE,
+    SEGMENTS,
+    CacheError,
+    CacheLedger,
+    CachePlan,
+    SegmentRecord,
+    TokenizerRecord,
+    read_ledger,
+    read_plan,
+    write_ledger,
+    write_plan,
+)
+from ponente.store.token_cache.segment import find_note, read_note, read_quarantine, segment_name
+from ponente.store.volume import volume_of
+from ponente.tokens.agreement import check_agreement, source_changes
+from ponente.tokens.config import DataConfig
+from ponente.tokens.formats.format import INPUT_IDS, LOSS_MASK, LOSS_WEIGHTS, EncoderOptions, TokenFormat
+from ponente.tokens.load import check_engines, load_tokenizer
+from ponente.tokens.progress import BuildProgress
+from ponente.tokens.tokenizer import Tokenizer
+from ponente.tokens.unit import unit_build
+
+SEGMENT_TOKENS = 1 << 24
+_UNITS = "units"
+_SAMPLED_UNITS = 4
+_SAMPLE_CHARACTERS = 1 << 16
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSpec:
+    """What one cache is to be of, and where."""
+
+    path: str
+    name: str  # for people
+    source: SourceConfig
+    split: str
+    row_format: TokenFormat
+    tokenizer: str
+    vocab_size: int | None = None
+    options: EncoderOptions = field(default_factory=EncoderOptions)
+    max_bad_records: int = 0
+    segment_tokens: int = SEGMENT_TOKENS
+
+
+def cache_specs(data: DataConfig) -> list[CacheSpec]:
+    """The caches of a data config: each split of each component."""
+    data.check()
+    return [
+        CacheSpec(
+            path=data.cache_path(name, split),
+            name=f"{name}/{split}",
+            source=component.source,
+            split=split,
+            row_format=component.format,
+            tokenizer=data.tokenizer,
+            vocab_size=data.vocab_size,
+            options=data.options(),
+            max_bad_records=data.max_bad_records,
+        )
+        for name, component in data.components.items()
+        for split in component.source.splits()
+    ]
+
+
+def build_cache(
+    spec: CacheSpec,
+    *,
+    workers: int | None = None,
+    on_progress: Callable[[BuildProgress], None] | None = None,
+    in_order: bool = False,
+) -> CacheLedger:
+    """Builds a cache, or finishes it, or checks that the finished one is what the config asks for.
+
+    Args:
+        spec: what the cache is of.
+        workers: processes; as `map_shards` counts them.
+        on_progress: is told a few times a second how far it is.
+        in_order: units one after the other, for a reader that has begun already; else the heaviest first.
+
+    Raises:
+        CacheError: the cache at `spec.path` is of something else.
+        RefusedError: the config cannot be met, or more rows are bad than the budget allows.
+    """
+    path = absolute(spec.path)
+    tensor_store(path)
+    tokenizer = load_tokenizer(spec.tokenizer, vocab_size=spec.vocab_size)
+    spec.row_format.encoder(tokenizer, spec.options)  # what never could work fails here
+    with alone_in(path):
+        ledger = read_ledger(path)
+        if ledger is not None:
+            _check(spec, path, ledger, tokenizer)
+            _clean(path)
+            return ledger
+        plan = read_plan(path)
+        if plan is not None:
+            _check(spec, path, plan, tokenizer)
+            logger.info("%s: finishing the cache that was begun at %s", spec.name, path)
+        else:
+            plan = write_plan(path, _new_plan(spec, tokenizer))
+        _clean_private(path)
+        units = _units(spec, plan)
+        _build_units(spec, path, plan, units, _engine(spec, units, tokenizer), workers, on_progress, in_order=in_order)
+        ledger = _finish(spec, path, plan)
+    logger.info("%s: %s documents, %s tokens in %s", spec.name, f"{ledger.rows:,}", f"{ledger.tokens:,}", path)
+    return ledger
+
+
+def _check(spec: CacheSpec, path: str, stored: CachePlan | CacheLedger, tokenizer: Tokenizer) -> None:
+    changes = source_changes(stored, spec.source, spec.split, _redacted(plain_value(spec.source)))
+    check_agreement(path, stored, _record(tokenizer), spec.row_format.identity(tokenizer, spec.options), changes)
+
+
+def _record(tokenizer: Tokenizer) -> TokenizerRecord:
+    return TokenizerRecord(name=tokenizer.name, fingerprint=tokenizer.fingerprint, vocab_size=tokenizer.vocab_size)
+
+
+def _new_plan(spec: CacheSpec, tokenizer: Tokenizer) -> CachePlan:
+    units = spec.source.units(spec.split)
+    if not units:
+        raise RefusedError(
+            f"found nothing to read in the {spec.split} split of {spec.name}; needed at least one file with a row. "
+            "Check its urls."
+        )
+    ids = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
+    dtypes = {INPUT_IDS: ids, LOSS_MASK: "uint8", LOSS_WEIGHTS: "float32"}
+    redactor = Redactor()
+    return CachePlan(
+        tokenizer=_record(tokenizer),
+        row_format=spec.row_format.identity(tokenizer, spec.options),
+        columns={column: dtypes[column] for column in spec.row_format.columns()},
+        sources=[
+            msgspec.structs.replace(file, path=redactor.text(file.path))
+            for file in spec.source.fingerprints(spec.split)
+        ],
+        source_config=_redacted(plain_value(spec.source)),
+        units=[_redacted(unit) for unit in units],
+        segment_tokens=spec.segment_tokens,
+    )
+
+
+def _redacted(record: Mapping[str, Any]) -> dict[str, Any]:
+    return cast(dict[str, Any], Redactor().value(record))
+
+
+def _units(spec: CacheSpec, plan: CachePlan) -> list[Unit]:
+    """The units of a plan with the secrets that their places may have, which are never stored."""
+    if not any(MASK in str(unit) for unit in plan.units):
+        return plan.units
+    units = spec.source.units(spec.split)
+    if [_redacted(unit) for unit in units] != plan.units:
+        raise CacheError(
+            f"found {spec.path} begun with other pieces of its files than this version of ponente reads, and their "
+            "places hold secrets that were not stored; needed the same. Remove the folder and build it again."
+        )
+    return units
+
+
+def _engine(spec: CacheSpec, units: list[Unit], tokenizer: Tokenizer) -> str | None:
+    """The engine for this build: the fast one unless it differs from the reference on a sample of the corpus."""
+    step = max(1, len(units) // _SAMPLED_UNITS)
+    sample = [text for unit in units[::step][:_SAMPLED_UNITS] for text in _sample(spec, unit)]
+    reason = check_engines(tokenizer, sample)
+    if reason is None:
+        logger.info("%s: tokenizing with %s", spec.name, tokenizer.engine)
+        return None
+    logger.warning("%s: tokenizing with the slower reference, because %s", spec.name, reason)
+    return "tokenizers"
+
+
+def _sample(spec: CacheSpec, unit: Unit) -> Iterator[str]:
+    """Some of the first texts of a unit."""
+    room = _SAMPLE_CHARACTERS
+    for batch in spec.source.read(unit, spec.row_format.fields()):
+        for values in batch.values.values():
+            for value in values:
+                if room <= 0:
+                    return
+                if isinstance(value, str):
+                    yield value[:room]
+                    room -= len(value)
+        return
+
+
+def _build_units(
+    spec: CacheSpec,
+    path: str,
+    plan: CachePlan,
+    units: list[Unit],
+    engine: str | None,
+    workers: int | None,
+    on_progress: Callable[[BuildProgress], None] | None,
+    *,
+    in_order: bool,
+) -> None:
+    build = unit_build(
+        path, plan, spec.source, spec.row_format, spec.options, engine=engine, max_bad_records=spec.max_bad_records
+    )
+    shards = [{"index": index, "unit": unit} for index, unit in enumerate(units)]
+    meter = _Meter(spec, path, plan, on_progress)
+
+    def weight(shard: Mapping[str, Any]) -> float:
+        return -float(shard["index"]) if in_order else float(spec.source.unit_bytes(shard["unit"]))
+
+    map_shards(build, shards, name=_UNITS, state_path=path, workers=workers, weight=weight, on_counts=meter)
+
+
+class _Meter:
+    """Turns the counts of workers into progress: what earlier runs finished is counted in."""
+
+    def __init__(
+        self, spec: CacheSpec, path: str, plan: CachePlan, on_progress: Callable[[BuildProgress], None] | None
+    ) -> None:
+        self._name = spec.name
+        self._on_progress = on_progress
+        self._total = sum(spec.source.unit_bytes(unit) for unit in plan.units)
+        done = [
+            (spec.source.unit_bytes(unit), note)
+            for index, unit in enumerate(plan.units)
+            for note in [_last_note(path, index)]
+            if note is not None
+        ]
+        self._before = sum(size for size, _ in done)
+        self._documents = sum(rows for _, (rows, _) in done)
+        self._tokens = sum(tokens for _, (_, tokens) in done)
+        self._began = time.monotonic()
+
+    def __call__(self, counts: Mapping[str, int]) -> None:
+        progress = BuildProgress(
+            name=self._name,
+            documents=self._documents + counts.get("documents", 0),
+            tokens=self._tokens + counts.get("tokens", 0),
+            source_bytes=self._before + counts.get("bytes", 0),
+            total_bytes=self._total,
+            bytes_before=self._before,
+            seconds=time.monotonic() - self._began,
+        )
+        report_progress(progress.source_bytes, progress.total_bytes, unit="bytes", note=str(progress))
+        if self._on_progress is not None:
+            self._on_progress(progress)
+
+
+def _last_note(path: str, unit: int) -> tuple[int, int] | None:
+    """Rows and tokens of a unit that is finished; None for others."""
+    rows, tokens, position = 0, 0, 0
+    while (note := find_note(path, segment_name(unit, position))) is not None:
+        rows, tokens, position = rows + note.rows, tokens + note.tokens, position + 1
+        if note.is_last:
+            return rows, tokens
+    return None
+
+
+def _finish(spec: CacheSpec, path: str, plan: CachePlan) -> CacheLedger:
+    """Adds up the segments and writes quarantine, ledger and marker."""
+    segments: list[SegmentRecord] = []
+    empty_rows, bad_rows = 0, 0
+    for unit in range(len(plan.units)):
+        position, is_last = 0, False
+        while not is_last:
+            name = segment_name(unit, position)
+            note = read_note(path, name)
+            segments.append(SegmentRecord(name, note.rows, note.tokens))
+            empty_rows, bad_rows = empty_rows + note.empty_rows, bad_rows + note.bad_rows
+            position, is_last = position + 1, note.is_last
+    if bad_rows:
+        _write_quarantine(spec, path, segments, bad_rows)
+    rows = sum(segment.rows for segment in segments)
+    if not rows:
+        raise RefusedError(
+            f"found no row with tokens in the {spec.split} split of {spec.name} ({empty_rows} empty, {bad_rows} bad); "
+            f"needed at least one. Check its files and the format's keys, then remove {path}."
+        )
+    ledger = CacheLedger(
+        tokenizer=plan.tokenizer,
+        row_format=plan.row_format,
+        columns=plan.columns,
+        rows=rows,
+        tokens=sum(segment.tokens for segment in segments),
+        empty_rows=empty_rows,
+        bad_rows=bad_rows,
+        sources=plan.sources,
+        source_config=plan.source_config,
+        segments=segments,
+    )
+    write_ledger(path, ledger)
+    _clean(path)
+    return ledger
+
+
+def _write_quarantine(spec: CacheSpec, path: str, segments: list[SegmentRecord], bad_rows: int) -> None:
+    place = join(path, QUARANTINE)
+    volume_of(path).replace(place, b"".join(read_quarantine(path, segment.name) for segment in segments))
+    if bad_rows > spec.max_bad_records:
+        raise RefusedError(
+            f"found {bad_rows:,} rows of {spec.name} that could not be read or encoded (listed in {place}); "
+            f"data.max_bad_records allows {spec.max_bad_records}. Correct the files, or allow as many; what is "
+            "tokenized already stays."
+        )
+    logger.warning("%s: %s rows were set aside; they are listed in %s", spec.name, f"{bad_rows:,}", place)
+
+
+def _clean(path: str) -> None:
+    """Removes what only an unfinished build needs."""
+    _clean_private(path)
+    volume_of(path).remove(join(path, ".maps"))
+
+
+def _clean_private(path: str) -> None:
+    """Removes what killed writers left behind."""
+    volume = volume_of(path)
+    for folder in (path, join(path, SEGMENTS)):
+        for name in volume.names(folder):
+            if name.startswith(PRIVATE_MARK):
+                volume.remove(join(folder, name))

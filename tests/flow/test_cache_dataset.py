@@ -1,0 +1,152 @@
+"""`ponente cache-dataset` as users call it: the YAML of Levanter's guide with only its paths changed, and its flags."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ponente.store.token_cache.cache import open_cache
+
+GUIDE = """
+data:
+    train_urls:
+      - "gs://path/to/train.{1..32}.jsonl.gz" # TODO
+    validation_urls:
+      - "gs://path/to/valid.{1..4}.jsonl.gz" # TODO
+    cache_dir: "gs://path/to/cache"  # TODO
+    tokenizer: "gpt2"  # any HF tokenizer path, or GCS path to an HF tokenizer
+model:
+  type: gpt2
+  hidden_dim: 1536
+  num_heads: 24
+  num_layers: 48
+  seq_len: 1024
+  gradient_checkpointing: true
+  scale_attn_by_inverse_layer_idx: true
+trainer:
+  wandb:
+    project: "levanter" # TODO
+    tags: ["gpt2"]
+
+  mp: p=f32,c=bfloat16
+  num_train_steps: 100000  # TODO
+  train_batch_size: 512  # you may need to tune this or per_device_parallelism
+  per_device_parallelism: -1
+  per_device_eval_parallelism: 8
+
+  max_eval_batches: null # set to a number to limit eval batches. useful if your eval set is enormous
+
+  checkpointer:
+    base_path: "gs://path/to/checkpoints"  # TODO
+    save_interval: 15m
+    keep:
+      - every: 10000
+optimizer:
+  learning_rate: 1E-4
+  weight_decay: 0.1
+  min_lr_ratio: 0.1
+# if you want:
+hf_save_steps: 10000
+hf_save_path: "gs://path/to/hf/checkpoints"  # TODO
+hf_upload: null # set to an hf repo if you want to upload automatically. You need to have logged in to hf-cli
+"""
+
+BY_ID = """
+data:
+    id: "EleutherAI/pile"
+    # if needed:
+    # name: "subset"
+"""
+
+
+def ponente(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
+    command = [sys.executable, "-m", "ponente", "cache-dataset", *arguments]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=environment)
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stderr
+    return ended
+
+
+@pytest.fixture
+def files(tmp_path: Path, tiny_texts: list[str]) -> Path:
+    for kind, count in (("train", 32), ("valid", 4)):
+        for number in range(1, count + 1):
+            lines = "".join(json.dumps({"text": text}) + "\n" for text in tiny_texts[number :: count * 4])
+            (tmp_path / f"{kind}.{number}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    return tmp_path
+
+
+def with_paths(yaml: str, folder: Path, tokenizer: str) -> str:
+    return yaml.replace("gs://path/to", str(folder)).replace('"gpt2"  # any', f'"{tokenizer}"  # any')
+
+
+def test_the_guides_config_by_urls_builds_its_caches(files: Path, tiny_tokenizer: str, tiny_texts: list[str]) -> None:
+    (files / "my_config.yaml").write_text(with_paths(GUIDE, files, tiny_tokenizer))
+    first = ponente(files, "--config_path", "my_config.yaml")
+    train, validation = open_cache(str(files / "cache/train")), open_cache(str(files / "cache/validation"))
+    texts = [text for number in range(1, 33) for text in tiny_texts[number::128] if text]
+    assert train.rows == len(texts) > 100 and validation.rows > 100
+    assert f"{train.rows:,} documents, {train.tokens:,} tokens" in first.stdout
+    again = ponente(files, "--config_path", "my_config.yaml")
+    assert again.stdout == first.stdout
+    snapshots = list((files / "cache" / ".configs").iterdir())
+    assert len(snapshots) == 1 and str(files / "train.{1..32}.jsonl.gz") in snapshots[0].read_text()
+
+
+def test_the_guides_config_by_id_builds_its_caches(tmp_path: Path, tiny_corpus: Path, tiny_tokenizer: str) -> None:
+    pytest.importorskip("datasets", reason="wants the extra hub")
+    folder = tmp_path / "pile"
+    folder.mkdir()
+    for split, name in (("train", "00"), ("validation", "01")):
+        (folder / f"{split}.jsonl").write_text((tiny_corpus / f"{name}.jsonl").read_text())
+    (tmp_path / "c.yaml").write_text(BY_ID.replace("EleutherAI/pile", str(folder)))
+    flags = ["--data.tokenizer", tiny_tokenizer, "--data.cache_dir", "cache"]
+    ponente(tmp_path, "--config_path", "c.yaml", *flags)
+    assert open_cache(str(tmp_path / "cache/train")).rows > 50
+    assert open_cache(str(tmp_path / "cache/validation")).rows > 50
+
+
+def test_the_old_flags_are_understood(files: Path, tiny_tokenizer: str) -> None:
+    (files / "c.yaml").write_text(with_paths(GUIDE, files, tiny_tokenizer))
+    ended = ponente(files, "--config_path", "c.yaml", "--start_workers", "false", "--auto_start_cluster", "false")
+    assert ended.stderr.count("nothing to start") == 2
+    for flag in ("--address", "--cluster"):
+        assert "not yet" in ponente(files, "--config_path", "c.yaml", flag, "ray://head:10001", code=2).stderr
+
+
+def test_another_tokenizer_is_refused_and_the_two_ways_out_are_said(files: Path, tiny_tokenizer: str) -> None:
+    from ponente.tokens.bpe import train_bpe
+
+    (files / "c.yaml").write_text(with_paths(GUIDE, files, tiny_tokenizer))
+    ponente(files, "--config_path", "c.yaml")
+    other = train_bpe(["one two three"], str(files / "other"), vocab_size=257)
+    refused = ponente(files, "--config_path", "c.yaml", "--data.tokenizer", other, code=2)
+    assert re.search(r"tokenizer: the cache has .*400 ids.*, the config .*other", refused.stderr)
+    assert "put the config (or the sources) back" in refused.stderr and "another folder" in refused.stderr
+    ponente(files, "--config_path", "c.yaml", "--data.tokenizer", other, "--data.cache_dir", "second")
+    assert open_cache(str(files / "second/train")).tokenizer.vocab_size < 300
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--data.tokeniser", "gpt2"], "tokenizer"),
+        (["--data.train_urls", "nowhere/{1..3}.jsonl"], "nowhere/1.jsonl"),
+        (["--data.tokenizer", "no/such/folder"], "no/such/folder"),
+        (["--data.cache_dir", "memory://cache"], "not yet: memory://"),
+        (["--config_path", "none.yaml"], "none.yaml"),
+    ],
+)
+def test_what_cannot_work_is_said_before_any_work(
+    files: Path, tiny_tokenizer: str, flags: list[str], said: str
+) -> None:
+    (files / "c.yaml").write_text(with_paths(GUIDE, files, tiny_tokenizer))
+    ended = ponente(files, "--config_path", "c.yaml", *flags, code=2)
+    assert said in ended.stderr
+    assert not (files / "cache").exists() or not list((files / "cache").rglob("segments"))
