@@ -6,6 +6,7 @@ rebuilt or dropped. Bytes do not depend on the number of workers, nor on how oft
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,15 +41,15 @@ from ponente.store.volume import volume_of
 from ponente.tokens.agreement import check_agreement, source_changes
 from ponente.tokens.config import DataConfig
 from ponente.tokens.formats.format import INPUT_IDS, LOSS_MASK, LOSS_WEIGHTS, EncoderOptions, TokenFormat
-from ponente.tokens.load import check_engines, load_tokenizer
+from ponente.tokens.load import load_tokenizer, on_trial
 from ponente.tokens.progress import BuildProgress
 from ponente.tokens.tokenizer import Tokenizer
-from ponente.tokens.unit import unit_build
+from ponente.tokens.unit import UnitBuild
 
 SEGMENT_TOKENS = 1 << 24
 _UNITS = "units"
 _SAMPLED_UNITS = 4
-_SAMPLE_CHARACTERS = 1 << 16
+_SAMPLE_CHARACTERS = 1 << 15
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ def build_cache(
     """
     path = absolute(spec.path)
     tensor_store(path)
-    tokenizer = load_tokenizer(spec.tokenizer, vocab_size=spec.vocab_size)
+    tokenizer = load_tokenizer(spec.tokenizer, vocab_size=spec.vocab_size, engine="tokenizers")
     spec.row_format.encoder(tokenizer, spec.options)  # what never could work fails here
     with alone_in(path):
         ledger = read_ledger(path)
@@ -126,7 +127,7 @@ def build_cache(
             plan = write_plan(path, _new_plan(spec, tokenizer))
         _clean_private(path)
         units = _units(spec, plan)
-        _build_units(spec, path, plan, units, _engine(spec, units, tokenizer), workers, on_progress, in_order=in_order)
+        _build_units(spec, path, plan, units, tokenizer, workers, on_progress, in_order=in_order)
         ledger = _finish(spec, path, plan)
     logger.info("%s: %s documents, %s tokens in %s", spec.name, f"{ledger.rows:,}", f"{ledger.tokens:,}", path)
     return ledger
@@ -182,16 +183,10 @@ def _units(spec: CacheSpec, plan: CachePlan) -> list[Unit]:
     return units
 
 
-def _engine(spec: CacheSpec, units: list[Unit], tokenizer: Tokenizer) -> str | None:
-    """The engine for this build: the fast one unless it differs from the reference on a sample of the corpus."""
+def _on_trial(spec: CacheSpec, units: list[Unit], tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer for workers, which use the fast engine if it is right about samples of the corpus."""
     step = max(1, len(units) // _SAMPLED_UNITS)
-    sample = [text for unit in units[::step][:_SAMPLED_UNITS] for text in _sample(spec, unit)]
-    reason = check_engines(tokenizer, sample)
-    if reason is None:
-        logger.info("%s: tokenizing with %s", spec.name, tokenizer.engine)
-        return None
-    logger.warning("%s: tokenizing with the slower reference, because %s", spec.name, reason)
-    return "tokenizers"
+    return on_trial(tokenizer, [text for unit in units[::step][:_SAMPLED_UNITS] for text in _sample(spec, unit)])
 
 
 def _sample(spec: CacheSpec, unit: Unit) -> Iterator[str]:
@@ -213,14 +208,24 @@ def _build_units(
     path: str,
     plan: CachePlan,
     units: list[Unit],
-    engine: str | None,
+    tokenizer: Tokenizer,
     workers: int | None,
     on_progress: Callable[[BuildProgress], None] | None,
     *,
     in_order: bool,
 ) -> None:
-    build = unit_build(
-        path, plan, spec.source, spec.row_format, spec.options, engine=engine, max_bad_records=spec.max_bad_records
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    busy = max(1, min(cores if workers is None else workers, len(units)))
+    build = UnitBuild(
+        cache=path,
+        source=spec.source,
+        row_format=spec.row_format,
+        options=spec.options,
+        tokenizer=_on_trial(spec, units, tokenizer),
+        threads=max(1, cores // busy),
+        columns=plan.columns,
+        segment_tokens=plan.segment_tokens,
+        max_bad_records=spec.max_bad_records,
     )
     shards = [{"index": index, "unit": unit} for index, unit in enumerate(units)]
     meter = _Meter(spec, path, plan, on_progress)

@@ -1,7 +1,7 @@
 """`ponente cache-dataset`: the caches of a config file, built or found finished.
 
-In: the path of a YAML config and flags. Out: a line for each cache, as soon as it is finished, and beside the caches the
-config as it was resolved, without secrets.
+In: the path of a YAML config and flags. Out: a line for each cache, as soon as it is finished, and beside the caches
+the config as it was resolved, without secrets.
 """
 
 import hashlib

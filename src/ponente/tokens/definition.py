@@ -5,10 +5,10 @@ without truncation and padding, that every engine reads, and its fingerprint. No
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -50,17 +50,26 @@ class TokenizerDefinition:
     """All that is known of a tokenizer before any library has read it."""
 
     name: str
-    parsed: dict[str, Any]  # tokenizer.json, without truncation and padding
+    text: str  # tokenizer.json as engines read it, without truncation and padding
     fingerprint: str
+    vocab_size: int
     named_tokens: dict[str, str]  # {"eos_token": "</s>", …}
     bos_id: int | None
     eos_id: int | None
     special_ids: frozenset[int]
     chat_template: str | None
 
-    def json(self) -> str:
-        """tokenizer.json as engines read it."""
-        return msgspec.json.encode(self.parsed).decode()
+    @cached_property
+    def parsed(self) -> dict[str, Any]:
+        """`text` as data."""
+        return msgspec.json.decode(self.text, type=dict[str, Any])
+
+    def ids(self) -> dict[str, int]:
+        """Every token with its id, added ones included."""
+        return _ids(self.parsed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "parsed"}  # slow to send
 
 
 def define(name: str, files: Mapping[str, bytes]) -> TokenizerDefinition:
@@ -90,9 +99,10 @@ def define(name: str, files: Mapping[str, bytes]) -> TokenizerDefinition:
     special = {token["id"] for token in parsed.get("added_tokens") or [] if token.get("special")}
     special |= {ids[token] for role, token in named.items() if role in ("bos_token", "eos_token", "pad_token")}
     bos, eos = (ids[named[role]] if role in named else None for role in ("bos_token", "eos_token"))
-    return TokenizerDefinition(
+    definition = TokenizerDefinition(
         name=name,
-        parsed=parsed,
+        text=msgspec.json.encode(parsed).decode(),
+        vocab_size=max(ids.values(), default=-1) + 1,
         fingerprint=_fingerprint(parsed, bos, eos),
         named_tokens=named,
         bos_id=bos,
@@ -100,6 +110,8 @@ def define(name: str, files: Mapping[str, bytes]) -> TokenizerDefinition:
         special_ids=frozenset(special),
         chat_template=_chat_template(name, files, config),
     )
+    definition.__dict__["parsed"] = parsed  # it is at hand
+    return definition
 
 
 def _object(name: str, file: str, files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -211,8 +223,7 @@ def _fingerprint(parsed: dict[str, Any], bos: int | None, eos: int | None) -> st
         "bos": bos,
         "eos": eos,
     }
-    text = json.dumps(relevant, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(relevant, order="deterministic")).hexdigest()
 
 
 def _that_adds(processor: Any) -> Any:

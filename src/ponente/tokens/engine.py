@@ -4,6 +4,7 @@ In: two engines and texts. Out: None where all ids are equal, else the reason fo
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -56,19 +57,37 @@ def battery(definition: TokenizerDefinition) -> list[str]:
     return texts
 
 
-def disagreement(trial: Engine, reference: Engine, texts: Sequence[str]) -> str | None:
-    """Why `trial` must not be used in place of `reference`; None where their ids are equal on all texts."""
-    for add_special_tokens in (True, False):
-        expected, ends = reference.encode_flat(texts, add_special_tokens=add_special_tokens)
-        try:
-            found, found_ends = trial.encode_flat(texts, add_special_tokens=add_special_tokens)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # noqa: BLE001 (a panic in Rust is no Exception)
-            return f"{trial.name} failed ({type(error).__name__}: {error})"
-        if not (np.array_equal(ends, found_ends) and np.array_equal(expected, found)):
-            return _first_difference(trial, texts, (expected, ends), (found, found_ends))
-    return None
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Texts with the right ids, without and with special tokens; it can be sent to other processes."""
+
+    texts: list[str]
+    answers: tuple[tuple[Ids, Offsets], tuple[Ids, Offsets]]
+
+    def failure_of(self, engine: Engine) -> str | None:
+        """Why `engine` must not be used in place of the reference; None where its ids are right for all texts."""
+        for add_special_tokens in (True, False):
+            expected, ends = self.answers[add_special_tokens]
+            try:
+                found, found_ends = engine.encode_flat(self.texts, add_special_tokens=add_special_tokens)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 (a panic in Rust is no Exception)
+                return f"{engine.name} failed ({type(error).__name__}: {error})"
+            if not (np.array_equal(ends, found_ends) and np.array_equal(expected, found)):
+                return _first_difference(engine, self.texts, (expected, ends), (found, found_ends))
+        return None
+
+
+def trial_by(reference: Engine, texts: Sequence[str]) -> Trial:
+    """A trial whose right answers are those of `reference`."""
+    without, with_special = (reference.encode_flat(texts, add_special_tokens=add) for add in (False, True))
+    return Trial(texts=list(texts), answers=(without, with_special))
+
+
+def disagreement(engine: Engine, reference: Engine, texts: Sequence[str]) -> str | None:
+    """Why `engine` must not be used in place of `reference`; None where their ids are equal on all texts."""
+    return trial_by(reference, texts).failure_of(engine)
 
 
 def _first_difference(

@@ -16,7 +16,7 @@ class FastEngine:
     name = f"fastokens {version('fastokens')}"
 
     def __init__(self, definition: TokenizerDefinition) -> None:
-        self._library = fastokens.Tokenizer.from_json_str(definition.json())
+        self._library = fastokens.Tokenizer.from_json_str(definition.text)
 
     def encode_flat(self, texts: Sequence[str], *, add_special_tokens: bool) -> tuple[Ids, Offsets]:
         ids, offsets = self._library.encode_batch_flat(list(texts), add_special_tokens=add_special_tokens)

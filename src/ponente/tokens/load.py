@@ -10,8 +10,9 @@ from importlib.util import find_spec
 from typing import Literal
 
 from ponente.config.errors import UserError
+from ponente.tokens.choice import fast_engine
 from ponente.tokens.definition import TokenizerDefinition, define
-from ponente.tokens.engine import Engine, battery, disagreement
+from ponente.tokens.engine import Engine, battery, trial_by
 from ponente.tokens.files import read_folder
 from ponente.tokens.passthrough import PASSTHROUGH, PassthroughTokenizer
 from ponente.tokens.reference import ReferenceEngine
@@ -54,14 +55,15 @@ def load_tokenizer(name: str, *, vocab_size: int | None = None, engine: EngineNa
     return tokenizer
 
 
-def check_engines(tokenizer: Tokenizer, sample: Sequence[str]) -> str | None:
-    """Why the fast engine of `tokenizer` must not be used for texts like `sample`; None where it may.
+def on_trial(tokenizer: Tokenizer, sample: Sequence[str]) -> Tokenizer:
+    """`tokenizer` as it is sent to worker processes: each tries the fast engine on `sample` before it uses it.
 
+    The right ids are computed here, once, so that all workers judge alike and none loads the reference unless it must.
     Texts that UTF-8 cannot hold are passed over: they are bad rows of the build.
     """
     if not isinstance(tokenizer, TextTokenizer):
-        return None
-    return tokenizer.disagreement([text for text in sample if _is_text(text)])
+        return tokenizer
+    return tokenizer.on_trial([text for text in sample if _is_text(text)])
 
 
 def _is_text(text: object) -> bool:
@@ -110,17 +112,8 @@ def _hub_files(name: str) -> dict[str, bytes]:
 def _fast_engine(definition: TokenizerDefinition, reference: ReferenceEngine, engine: str | None) -> Engine | None:
     if engine == "tokenizers":
         return None
-    from ponente.tokens.fast import FastEngine
-
-    fast: Engine | None = None
-    try:
-        fast = FastEngine(definition)
-        reason = disagreement(fast, reference, battery(definition))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # noqa: BLE001 (a panic in Rust is no Exception)
-        reason = f"{FastEngine.name} cannot read it ({type(error).__name__}: {error})"
-    if reason is None:
+    fast, reason = fast_engine(definition, trial_by(reference, battery(definition)))
+    if fast is not None:
         return fast
     if engine == "fastokens":
         raise UserError(

@@ -19,16 +19,12 @@ class ReferenceEngine:
 
     def __init__(self, definition: TokenizerDefinition) -> None:
         try:
-            self._library = tokenizers.Tokenizer.from_str(definition.json())
+            self._library = tokenizers.Tokenizer.from_str(definition.text)
         except Exception as error:  # the library raises no narrower one
             raise UserError(
                 f"found {definition.name}, whose tokenizer.json {self.name} cannot read ({error}); needed a file of a "
                 "version that it knows; upgrade tokenizers, or save the tokenizer again"
             ) from error
-
-    def vocabulary(self) -> dict[str, int]:
-        """Every token, added ones included, with its id."""
-        return dict(self._library.get_vocab(with_added_tokens=True))
 
     def encode_flat(self, texts: Sequence[str], *, add_special_tokens: bool) -> tuple[Ids, Offsets]:
         encodings: list[Any] = self._library.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)

@@ -7,8 +7,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ponente.tokens.choice import fast_engine
 from ponente.tokens.definition import TokenizerDefinition
-from ponente.tokens.engine import Engine, disagreement
+from ponente.tokens.engine import Engine, Trial, battery, trial_by
 from ponente.tokens.reference import ReferenceEngine
 from ponente.tokens.tokenizer import Ids, Offsets
 
@@ -16,21 +17,51 @@ logger = logging.getLogger(__name__)
 
 
 class TextTokenizer:
-    """A `Tokenizer` of a definition; `ponente.tokens.load` decides whether there is a fast engine."""
+    """A `Tokenizer` of a definition; whoever makes it decides whether there is a fast engine.
 
-    def __init__(self, definition: TokenizerDefinition, reference: ReferenceEngine, fast: Engine | None) -> None:
+    With a `trial` instead, the fast engine is loaded when it is first needed and used if it passes, the reference only
+    if it does not. So a tokenizer is sent to a process that only encodes: as little as possible is loaded there.
+    """
+
+    def __init__(
+        self,
+        definition: TokenizerDefinition,
+        reference: ReferenceEngine | None = None,
+        fast: Engine | None = None,
+        *,
+        trial: Trial | None = None,
+    ) -> None:
         self._definition = definition
-        self._reference = reference
-        self._fast = fast
-        self._vocabulary = reference.vocabulary()
+        self._trial = trial
+        if reference is not None:
+            self._reference = reference
+        if trial is None:
+            self._fast = fast
+
+    @cached_property
+    def _reference(self) -> ReferenceEngine:
+        return ReferenceEngine(self._definition)
+
+    @cached_property
+    def _fast(self) -> Engine | None:
+        assert self._trial is not None
+        fast, reason = fast_engine(self._definition, self._trial)
+        if fast is None:
+            logger.warning("%s: tokenizing with %s, the slower engine: %s", self.name, ReferenceEngine.name, reason)
+        return fast
+
+    def __getstate__(self) -> dict[str, object]:
+        if self._trial is None:
+            raise TypeError(f"{self.name} has no trial; send what `tokens.load.on_trial` gives")
+        return {"_definition": self._definition, "_trial": self._trial}
 
     @property
     def name(self) -> str:
         return self._definition.name
 
-    @cached_property
+    @property
     def vocab_size(self) -> int:
-        return max(self._vocabulary.values(), default=-1) + 1
+        return self._definition.vocab_size
 
     @property
     def fingerprint(self) -> str:
@@ -66,7 +97,7 @@ class TextTokenizer:
             return None
         added = {token["id"]: token["content"] for token in self._definition.parsed.get("added_tokens") or []}
         table = [b""] * self.vocab_size
-        for token, number in self._vocabulary.items():
+        for token, number in self._definition.ids().items():
             if number not in added:
                 try:
                     table[number] = bytes(_BYTE_OF[letter] for letter in token)
@@ -95,9 +126,10 @@ class TextTokenizer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         return self._reference.decode(ids, skip_special_tokens=skip_special_tokens)
 
-    def disagreement(self, sample: Sequence[str]) -> str | None:
-        """Why the fast engine must not be used, from a sample of texts; None where it may, or there is none."""
-        return None if self._fast is None else disagreement(self._fast, self._reference, sample)
+    def on_trial(self, sample: Sequence[str]) -> "TextTokenizer":
+        """This tokenizer for other processes, where the fast engine must pass the battery and `sample` first."""
+        trial = trial_by(self._reference, [*battery(self._definition), *sample])
+        return TextTokenizer(self._definition, self._reference, trial=trial)
 
 
 def _is_byte_level(definition: TokenizerDefinition) -> bool:

@@ -5,6 +5,7 @@ the batches were, and each says at which row the next begins; so a unit that was
 published segment, and its bytes are the same as if it had never stopped.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,6 @@ from ponente.cluster.workers import report_counts
 from ponente.config.errors import RefusedError
 from ponente.store.sources.source import BadRow, RowBatch, SourceConfig
 from ponente.store.tensors import write_context
-from ponente.store.token_cache.ledger import CachePlan, TokenizerRecord
 from ponente.store.token_cache.segment import (
     SegmentNote,
     find_note,
@@ -26,7 +26,7 @@ from ponente.store.token_cache.segment import (
     write_segment,
 )
 from ponente.tokens.formats.format import INPUT_IDS, EncodedRows, Encoder, EncoderOptions, TokenFormat
-from ponente.tokens.load import load_tokenizer
+from ponente.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class UnitBuild:
     source: SourceConfig
     row_format: TokenFormat
     options: EncoderOptions
-    tokenizer: TokenizerRecord
-    engine: str | None
+    tokenizer: Tokenizer
+    threads: int  # that the encoder may use
     columns: dict[str, str]
     segment_tokens: int
     max_bad_records: int
@@ -58,42 +58,13 @@ class UnitBuild:
 
     @cached_property
     def _encode(self) -> Encoder:
-        tokenizer = load_tokenizer(self.tokenizer.name, vocab_size=self.tokenizer.vocab_size, engine=self.engine)
-        if tokenizer.fingerprint != self.tokenizer.fingerprint:
-            raise RefusedError(
-                f"found the tokenizer {self.tokenizer.name} changed while {self.cache} was being built; needed the one "
-                "it was begun with. Put it back and run the command again."
-            )
-        return self.row_format.encoder(tokenizer, self.options)
+        os.environ["FASTOKENS_BPE_THREADS"] = str(self.threads)
+        return self.row_format.encoder(self.tokenizer, self.options)
 
     @cached_property
     def context(self) -> ts.Context:
         """Where TensorStore writes from."""
         return write_context()
-
-
-def unit_build(
-    cache: str,
-    plan: CachePlan,
-    source: SourceConfig,
-    row_format: TokenFormat,
-    options: EncoderOptions,
-    *,
-    engine: str | None,
-    max_bad_records: int,
-) -> UnitBuild:
-    """What builds the units of `plan`."""
-    return UnitBuild(
-        cache=cache,
-        source=source,
-        row_format=row_format,
-        options=options,
-        tokenizer=plan.tokenizer,
-        engine=engine,
-        columns=plan.columns,
-        segment_tokens=plan.segment_tokens,
-        max_bad_records=max_bad_records,
-    )
 
 
 class _SegmentCutter:

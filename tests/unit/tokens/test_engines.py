@@ -1,6 +1,7 @@
 """The fast engine is used only where its ids are those of the reference."""
 
 import json
+import pickle
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +15,9 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from ponente.config.errors import UserError
 from ponente.tokens.definition import TokenizerDefinition, define
-from ponente.tokens.engine import battery, disagreement
+from ponente.tokens.engine import Trial, battery, disagreement, trial_by
 from ponente.tokens.fast import FastEngine
-from ponente.tokens.load import check_engines, load_tokenizer
+from ponente.tokens.load import load_tokenizer, on_trial
 from ponente.tokens.reference import ReferenceEngine
 from ponente.tokens.text_tokenizer import TextTokenizer
 from ponente.tokens.tokenizer import Ids, Offsets, Tokenizer
@@ -107,12 +108,28 @@ def test_a_batch_on_which_the_fast_engine_fails_is_done_by_the_reference(
     assert "wrong 1.0 failed on 2 texts" in caplog.text
 
 
-def test_a_sample_of_the_corpus_is_compared_too(definition: TokenizerDefinition, tiny: Tokenizer) -> None:
-    assert check_engines(tiny, ["Hello", "lone \ud800 surrogate", "été"]) is None
-    doubtful = TextTokenizer(definition, ReferenceEngine(definition), Wrong(definition, "ponente"))
-    assert check_engines(doubtful, ["Hello"]) is None
-    assert check_engines(doubtful, ["Hello", "a ponente"]) is not None
-    assert check_engines(load_tokenizer("passthrough", vocab_size=3), ["Hello"]) is None
+def test_a_tokenizer_on_trial_tries_the_fast_engine_where_it_is_sent(tiny: Tokenizer) -> None:
+    sent = on_trial(tiny, ["Hello", "lone \ud800 surrogate", "été"])
+    there = pickle.loads(pickle.dumps(sent))  # noqa: S301 (our own)
+    assert there.engine.startswith("fastokens ")
+    assert there.fingerprint == tiny.fingerprint
+    texts = ["Hello world", "", "été <|im_end|>"]
+    assert [part.tolist() for part in there.encode_flat(texts)] == [part.tolist() for part in tiny.encode_flat(texts)]
+    assert on_trial(load_tokenizer("passthrough", vocab_size=3), ["Hello"]).vocab_size == 3
+
+
+def test_an_engine_that_fails_the_sample_is_not_used_by_any_worker(
+    definition: TokenizerDefinition, tiny: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = trial_by(ReferenceEngine(definition), ["Hello", "a ponente"])
+    assert right.failure_of(Wrong(definition, "ponente")) is not None
+    assert right.failure_of(Wrong(definition, "levante")) is None
+    (without, (ids, offsets)) = right.answers
+    spoilt = Trial(texts=right.texts, answers=(without, (ids ^ 1, offsets)))  # as if the fast engine differed
+    tokenizer = pickle.loads(pickle.dumps(TextTokenizer(definition, trial=spoilt)))  # noqa: S301 (our own)
+    assert tokenizer.engine.startswith("tokenizers ")
+    assert tokenizer.encode_flat(["Hello"])[0].tolist() == tiny.encode_flat(["Hello"])[0].tolist()
+    assert "the slower engine: fastokens" in caplog.text and "gives other ids for" in caplog.text
 
 
 def test_a_tokenizer_that_the_fast_engine_cannot_do_falls_back_and_says_so(
