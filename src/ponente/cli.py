@@ -4,6 +4,7 @@ Rooms are imported inside functions, so that `ponente --help` is quick.
 """
 
 import argparse
+import errno
 import os
 import sys
 import time
@@ -34,6 +35,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UserError as error:
         print(f"ponente: {error}", file=sys.stderr)
         code = 2
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"ponente: {error}\nMake room and run the command again: what is done stays.", file=sys.stderr)
+        code = 1
     sys.exit(code)
 
 

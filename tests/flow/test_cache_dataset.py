@@ -150,3 +150,71 @@ def test_what_cannot_work_is_said_before_any_work(
     ended = ponente(files, "--config_path", "c.yaml", *flags, code=2)
     assert said in ended.stderr
     assert not (files / "cache").exists() or not list((files / "cache").rglob("segments"))
+
+
+PLUGIN = """
+from dataclasses import dataclass
+
+import numpy as np
+
+from ponente.store.sources import Fingerprint, RowBatch, SourceConfig
+from ponente.tokens.formats.format import EncodedRows, TokenFormat
+
+
+@SourceConfig.register_subclass("letters")
+@dataclass(frozen=True, kw_only=True)
+class LettersConfig(SourceConfig):
+    count: int = 3
+
+    def splits(self):
+        return ["train"]
+
+    def units(self, split):
+        return [{"first": first} for first in range(self.count)]
+
+    def fingerprints(self, split):
+        return [Fingerprint(path=f"letters-{self.count}", size=self.count, digest=str(self.count))]
+
+    def read(self, unit, fields, *, skip=0):
+        values = ["a", "bb", "ccc"][skip:]
+        rows = list(range(skip, 3))
+        yield RowBatch(values={"letters": values}, rows=rows, place=lambda row: ("letters", row + 1), next_row=3)
+
+
+@TokenFormat.register_subclass("lengths")
+@dataclass(frozen=True, kw_only=True)
+class LengthsFormat(TokenFormat):
+    def fields(self):
+        return {"letters": str}
+
+    def columns(self):
+        return ("input_ids",)
+
+    def encoder(self, tokenizer, options):
+        def encode(values):
+            lengths = np.array([len(text) for text in values["letters"]])
+            return EncodedRows(
+                columns={"input_ids": np.repeat(lengths, lengths).astype(np.uint32)},
+                offsets=np.concatenate([[0], np.cumsum(lengths)]),
+            )
+        return encode
+
+    def identity(self, tokenizer, options):
+        return {"type": "lengths"}
+"""
+
+
+def test_a_source_and_a_format_of_the_users_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    (tmp_path / "c.yaml").write_text(
+        "plugins: [mine.py]\n"
+        "data: {tokenizer: passthrough, vocab_size: 10, components: "
+        "{mine: {source: {type: letters, count: 2}, format: {type: lengths}}}}\n"
+    )
+    ponente(tmp_path, "--config_path", "c.yaml", "--workers", "2")
+    cache = open_cache(str(tmp_path / "cache/mine/train"))
+    assert cache.read(0, cache.tokens).tolist() == [1, 2, 2, 3, 3, 3] * 2
+    refused = ponente(
+        tmp_path, "--config_path", "c.yaml", "--data.components.mine.source.count", "3", "--workers", "0", code=2
+    )
+    assert "letters-2" in refused.stderr

@@ -196,7 +196,7 @@ _counter: ContextVar[_Counter | None] = ContextVar("ponente_shard_counter", defa
 
 
 def report_counts(**counts: int) -> None:
-    """Says what the running call of a pool has counted so far (`rows=…`); no effect outside one, cheap to call often."""
+    """Says what the running call of a pool has counted so far (`rows=…`); nothing outside one, cheap to call often."""
     counter = _counter.get()
     if counter is not None:
         counter(counts)

@@ -64,6 +64,7 @@ def to_components(tree: Tree, warnings: list[str]) -> None:
         path = (*_COMPONENTS, name)
         _check_component_type(tree, path)
         _complete_source(tree, (*path, "source"), warnings)
+        _name_splits(tree, (*path, "source"))
         if tree.has((*path, "format", "text_key")) and not tree.has((*path, "format", "type")):
             tree.put((*path, "format", "type"), "text", like=(*path, "format", "text_key"))
 
@@ -127,6 +128,15 @@ def _complete_source(tree: Tree, path: Path, warnings: list[str]) -> None:
             warnings.append(f"{tree.place((*path, key))} is left out: it means nothing beside URLs. Remove it.")
             tree.drop((*path, key))
     tree.put((*path, "type"), kind, like=path)
+
+
+def _name_splits(tree: Tree, path: Path) -> None:
+    """Levanter lists the splits of a hub dataset that are to be read; ours says how each is called there."""
+    splits = tree.get((*path, "splits"))
+    if isinstance(splits, list) and _kind(tree.get(path)) == "hf":
+        names = {str(split): str(split) for split in splits}
+        tree.put((*path, "split_names"), names, like=(*path, "splits"))
+        tree.drop((*path, "splits"))
 
 
 def _kind(source: Any) -> str | None:

@@ -72,7 +72,7 @@ def write_array(path: str, array: NDArray[Any], context: ts.Context, *, chunk_el
 
 
 def _compression(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """LZ4, quick to write and to read in random order; the bytes of wide numbers lie apart, for the high ones repeat."""
+    """LZ4, quick to write and to read in any order; the bytes of wide numbers lie apart, for the high ones repeat."""
     shuffle = "shuffle" if dtype.itemsize > 2 else "noshuffle"
     parameters = {"cname": "lz4", "clevel": 5, "shuffle": shuffle, "typesize": dtype.itemsize, "blocksize": 0}
     return {"name": "blosc", "configuration": parameters}

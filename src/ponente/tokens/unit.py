@@ -15,6 +15,7 @@ import numpy as np
 import tensorstore as ts
 from numpy.typing import NDArray
 
+from ponente.cluster.memory import return_free_memory, use_one_heap
 from ponente.cluster.workers import report_counts
 from ponente.config.errors import RefusedError
 from ponente.store.sources.source import BadRow, RowBatch, SourceConfig
@@ -54,10 +55,12 @@ class UnitBuild:
                 report_counts(documents=cutter.rows, tokens=cutter.tokens, bytes=source_bytes)
             cutter.finish()
         report_counts(documents=cutter.rows, tokens=cutter.tokens, bytes=self.source.unit_bytes(shard["unit"]))
+        return_free_memory()
         return {"rows": cutter.rows, "tokens": cutter.tokens}
 
     @cached_property
     def _encode(self) -> Encoder:
+        use_one_heap()
         os.environ["FASTOKENS_BPE_THREADS"] = str(self.threads)
         return self.row_format.encoder(self.tokenizer, self.options)
 
