@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +191,8 @@ def test_errors_say_what_was_found_and_what_to_do(tmp_path: Path, own_folder: Pa
         load_tokenizer("gpt2", engine="magic")
 
 
-@pytest.mark.skipif(find_spec("sentencepiece") is not None, reason="sentencepiece is installed")
-def test_a_sentencepiece_model_alone_says_what_to_install(tmp_path: Path) -> None:
+def test_a_sentencepiece_model_alone_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)  # as if it were not installed
     (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>")
     with pytest.raises(UserError, match="pip install sentencepiece"):
         load_tokenizer(str(tmp_path))
