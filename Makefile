@@ -9,13 +9,15 @@ PY := $(VENV)/bin/python
 INSTALL = $(PYTHON) -m pip --python $(PY) --disable-pip-version-check install --quiet --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types unit soak bench-executor bench-tokenize lock clean
+.PHONY: help quickstart setup test lint types unit soak bench-executor bench-tokenize lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 quickstart: $(VENV)/.core  ## set up, then count the words of Shakespeare as a graph of steps
 	@$(PY) experiments/tutorials/word_count.py
+
+setup: $(VENV)/.dev  ## set up everything (tokenizing, training, hub, tests) and run nothing
 
 test: lint types unit  ## set up, then lint, types and every test but soak
 

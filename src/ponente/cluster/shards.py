@@ -29,6 +29,7 @@ from ponente.store.volume import private_path, volume_of
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
+MAPS = ".maps"  # where a state folder keeps the records of finished shards
 _PROGRESS_SECONDS = 0.5
 
 
@@ -170,7 +171,7 @@ class _ShardCall:
         self.name = name
         self.state_path = state_path
         self.folder = join(state_path, name)
-        self.records = f"{state_path}/.maps/{name}"
+        self.records = f"{state_path}/{MAPS}/{name}"
         self._suffix = suffix
         parameters = inspect.signature(fn).parameters.values()
         positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
@@ -321,9 +322,8 @@ class _Ledger:
     def _fail(self, ended: Ended) -> None:
         index, error = ended.key, ended.error or ""
         if ended.no_space:
-            raise OSError(
-                errno.ENOSPC, f"shard {index} ({self._call.shards[index]!r}) found no space left on the disk:\n{error}"
-            )
+            last = error.strip().rpartition("\n")[2]
+            raise OSError(errno.ENOSPC, f"{self._call.name}: no space was left on the disk in shard {index} ({last})")
         tries = self._max_attempts if ended.is_users else self._failures.get(index, 0) + 1
         self._failures[index] = tries
         shard = self._call.shards[index]

@@ -1,4 +1,4 @@
-"""Configuration: what a config field is, and (later) YAML and flags to frozen dataclasses."""
+"""Configuration: what a config field is; YAML and flags to frozen dataclasses (`ponente.config.load`)."""
 
 from ponente.config.errors import RefusedError, UserError
 from ponente.config.fields import Kind, execution, observation

@@ -16,10 +16,11 @@ _DATA = ("data",)
 _COMPONENTS = ("data", "components")
 _URL_KEYS = ("train_urls", "validation_urls")
 _HF_KEYS = ("id", "name", "revision", "stream", "splits")
+_FILE_KEYS = ("txt_unit",)  # ours: how files are read
 _COMPONENT_KEYS = ("source", "format", "pack", "tags")
 _IDLE_BESIDE_URLS = ("stream", "splits")  # Levanter read them for hub datasets only
 _FORMAT_NAMES = {"messages_key": "messages_field"}
-_FLAT_KEYS = (*_HF_KEYS, *_URL_KEYS, "text_key", "format")
+_FLAT_KEYS = (*_HF_KEYS, *_URL_KEYS, *_FILE_KEYS, "text_key", "format")
 
 
 SPELLINGS = (  # other names of our keys, for who looks for the nearest to a misspelt one
@@ -38,7 +39,7 @@ def rename(tree: Tree) -> None:
 
 
 def _rename_component(tree: Tree, path: Path) -> None:
-    for key in _HF_KEYS + _URL_KEYS:
+    for key in (*_HF_KEYS, *_URL_KEYS, *_FILE_KEYS):
         tree.move((*path, key), (*path, "source", key))
     tree.move((*path, "text_key"), (*path, "format", "text_key"))
     if tree.get((*path, "format", "type")) in ("chat", None):

@@ -14,6 +14,7 @@ LEFT_OUT = {
     "auto_start_cluster": _RAY,
     "data.cache_options": _SHARDS,
     "data.components.*.cache_options": _SHARDS,
+    "data.ignore_token_id": "loss masks say which tokens count",
     "data.shuffle_before_trainval_split": "Ponente chooses which sequences num_validation_sequences takes",
     "model.flash_attention_block_size": "attention kernels choose their own blocks",
     "start_workers": _RAY,

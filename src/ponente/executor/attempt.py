@@ -18,6 +18,7 @@ import msgspec
 from ponente.cluster.context import Progress, StepContext, running_step
 from ponente.cluster.launch import RESUME_EXIT
 from ponente.cluster.process import StoppedError
+from ponente.config.errors import UserError
 from ponente.executor.claim import HEART, LostClaimError, Tenure, take_claim
 from ponente.executor.records import Claim, Commit, ErrorNote, Outcome, Release, StepFolder, count_names
 from ponente.executor.reference import Function, Reference, load, source_file
@@ -182,7 +183,7 @@ class _Attempt:
 
     def _release(self, outcome: Outcome, error: BaseException) -> int:
         left = {
-            Outcome.FAILED: self._job.errors_left,
+            Outcome.FAILED: 0 if isinstance(error, UserError) else self._job.errors_left,  # it would say the same again
             Outcome.PREEMPTED: self._job.preemptions_left,
             Outcome.NO_SPACE: 0,
         }[outcome]

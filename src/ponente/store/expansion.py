@@ -36,6 +36,8 @@ def expand(patterns: str | PurePath | Iterable[str | PurePath]) -> list[str]:
 
 
 def _is_glob(text: str) -> bool:
+    if text.startswith(("http://", "https://")):  # where a question mark asks, and nothing can be listed
+        return False
     return any(mark in text for mark in _GLOB_MARKS)
 
 

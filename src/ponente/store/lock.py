@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ponente.config.errors import RefusedError
 from ponente.store.paths import join, protocol_of
 from ponente.store.volume import volume_of
 
@@ -23,6 +24,8 @@ def alone_in(folder: str) -> Iterator[None]:
     if protocol_of(folder) != "file":
         yield
         return
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise RefusedError(f"found the file {folder} where a folder was needed; remove it, or name another folder")
     volume_of(folder).make_folder(folder)
     descriptor = os.open(join(folder, LOCK), os.O_RDWR | os.O_CREAT, 0o666)
     try:

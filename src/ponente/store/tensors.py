@@ -57,6 +57,7 @@ def write_array(path: str, array: NDArray[Any], context: ts.Context, *, chunk_el
     spec = {
         "driver": "zarr3",
         "kvstore": tensor_store(path),
+        "store_data_equal_to_fill_value": True,  # or a lost file would look like zeros
         "metadata": {
             "shape": [len(array)],
             "data_type": array.dtype.name,
@@ -80,7 +81,7 @@ def _compression(dtype: np.dtype[Any]) -> dict[str, Any]:
 
 def open_array(path: str, context: ts.Context | None = None) -> ts.TensorStore:
     """Opens a zarr 3 array for reading; nothing of its data is read yet."""
-    spec = {"driver": "zarr3", "kvstore": tensor_store(path)}
+    spec = {"driver": "zarr3", "kvstore": tensor_store(path), "fill_missing_data_reads": False}
     with naming_failure(path):
         return ts.open(spec, read=True, context=context or ts.Context()).result()
 

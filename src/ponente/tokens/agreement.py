@@ -20,10 +20,13 @@ def check_agreement(
     stored: CachePlan | CacheLedger,
     tokenizer: TokenizerRecord,
     row_format: Mapping[str, Any],
+    source_identity: Mapping[str, Any],
     source_changes: list[str],
 ) -> None:
     """Raises a CacheError that names every difference between a cache and what the config asks for."""
-    found = [*_tokenizer_changes(stored.tokenizer, tokenizer), *_format_changes(stored.row_format, row_format)]
+    found = _tokenizer_changes(stored.tokenizer, tokenizer)
+    found += _changes("format", stored.row_format, row_format)
+    found += _changes("source", stored.source_identity, source_identity)
     found += [f"sources: {change}" for change in source_changes]
     if found:
         state = "a finished cache" if isinstance(stored, CacheLedger) else "an unfinished cache"
@@ -52,8 +55,10 @@ def source_changes(
             raise
         if stored.source_config != source_config:
             return [f"the cache is of {stored.source_config}, the config names {source_config}, unreadable: {error}"]
-        logger.warning("the sources of the cache cannot be read any more, and were not compared with it: %s", error)
-        return []
+        logger.warning("not all sources of the cache can be read any more; those were not compared: %s", error)
+        if not isinstance(source, UrlSourceConfig):
+            return []
+        return check_fingerprints(stored.sources, [file.path for file in stored.sources])  # what is left of them
 
 
 def _tokenizer_changes(stored: TokenizerRecord, now: TokenizerRecord) -> list[str]:
@@ -65,9 +70,9 @@ def _tokenizer_changes(stored: TokenizerRecord, now: TokenizerRecord) -> list[st
     ]
 
 
-def _format_changes(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changes(section: str, stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [
-        f"format.{key}: the cache has {_shown(stored, key)}, the config {_shown(now, key)}"
+        f"{section}.{key}: the cache has {_shown(stored, key)}, the config {_shown(now, key)}"
         for key in sorted(stored.keys() | now.keys())
         if stored.get(key, _NOTHING) != now.get(key, _NOTHING)
     ]

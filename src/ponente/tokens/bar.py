@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from ponente.tokens.progress import BuildProgress
 
@@ -25,9 +25,9 @@ class _Bar:
     def __call__(self, now: BuildProgress) -> None:
         if now.name not in self._tasks:
             self._tasks[now.name] = self._progress.add_task(now.name, total=None, counts="")
-        text = f"{now.documents:,} documents · {now.tokens:,} tokens · {now.bytes_per_second / 1e6:.1f} MB/s"
+        text = f"{now.documents:,} docs {now.tokens:,} tokens {now.bytes_per_second / 1e6:.1f} MB/s"
         if now.seconds_left is not None:
-            text += f" · {now.seconds_left:.0f} s left"
+            text += f" {now.seconds_left:.0f} s left"
         total = now.total_bytes or None
         self._progress.update(self._tasks[now.name], total=total, completed=now.source_bytes, counts=text)
 
@@ -51,6 +51,6 @@ def showing_progress(console: Console | None = None) -> Iterator["_Bar | _Log"]:
     if not console.is_terminal:
         yield _Log()
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[counts]}"), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[counts]}"))
     with Progress(*columns, console=console) as progress:
         yield _Bar(progress)

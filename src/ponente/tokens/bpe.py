@@ -31,11 +31,15 @@ def train_bpe(
     Example: `load_tokenizer(train_bpe(texts, "tokenizers/mine", vocab_size=32_000))`
     """
     least = len(special_tokens) + _BYTES
-    if vocab_size < least or not special_tokens:
+    if not special_tokens:
+        raise UserError("found no special_tokens; needed an end-of-text token; leave them at their default")
+    if vocab_size < least:
         raise UserError(
-            f"found vocab_size {vocab_size} with {len(special_tokens)} special tokens; needed an end-of-text token and "
-            f"at least {least} ids, one for each of them and for each byte; raise vocab_size"
+            f"found vocab_size {vocab_size} with {len(special_tokens)} special tokens; needed at least {least} ids, "
+            "one for each of them and for each byte; raise vocab_size"
         )
+    if isinstance(texts, str):
+        raise UserError("found one text; needed several, each a str, to train on; give a list or an iterator of them")
     place = absolute(folder)
     if volume_of(place).published_folder(place) is not None:
         raise UserError(f"found a folder at {place}; needed a new place for the tokenizer; remove it, or name another")

@@ -15,15 +15,16 @@ from typing import Any, cast
 import msgspec
 
 from ponente.cluster.context import report_progress
-from ponente.cluster.shards import map_shards
-from ponente.config.errors import RefusedError
+from ponente.cluster.shards import MAPS, map_shards
+from ponente.config.errors import RefusedError, UserError
 from ponente.config.snapshot import plain_value
 from ponente.store.lock import alone_in
 from ponente.store.paths import PRIVATE_MARK, absolute, join
 from ponente.store.redaction import MASK, Redactor
-from ponente.store.sources.source import SourceConfig, Unit
+from ponente.store.sources.source import SPLITS, SourceConfig, Unit
 from ponente.store.tensors import tensor_store
 from ponente.store.token_cache.ledger import (
+    PLAN,
     QUARANTINE,
     SEGMENTS,
     CacheError,
@@ -36,7 +37,14 @@ from ponente.store.token_cache.ledger import (
     write_ledger,
     write_plan,
 )
-from ponente.store.token_cache.segment import find_note, read_note, read_quarantine, segment_name
+from ponente.store.token_cache.segment import (
+    check_segments,
+    find_note,
+    published_segments,
+    read_note,
+    read_quarantine,
+    segment_name,
+)
 from ponente.store.volume import volume_of
 from ponente.tokens.agreement import check_agreement, source_changes
 from ponente.tokens.config import DataConfig
@@ -46,7 +54,7 @@ from ponente.tokens.progress import BuildProgress
 from ponente.tokens.tokenizer import Tokenizer
 from ponente.tokens.unit import UnitBuild
 
-SEGMENT_TOKENS = 1 << 24
+SEGMENT_TOKENS = 1 << 22  # a reader may start, and a killed build go on, after so many
 _UNITS = "units"
 _SAMPLED_UNITS = 4
 _SAMPLE_CHARACTERS = 1 << 15
@@ -86,8 +94,19 @@ def cache_specs(data: DataConfig) -> list[CacheSpec]:
             max_bad_records=data.max_bad_records,
         )
         for name, component in data.components.items()
-        for split in component.source.splits()
+        for split in _splits(data, name)
     ]
+
+
+def _splits(data: DataConfig, name: str) -> list[str]:
+    """The splits of a component; where its source cannot say any more, those whose caches are finished."""
+    try:
+        return data.components[name].source.splits()
+    except UserError:
+        finished = [split for split in SPLITS if read_ledger(data.cache_path(name, split)) is not None]
+        if not finished:
+            raise
+        return finished
 
 
 def build_cache(
@@ -96,6 +115,7 @@ def build_cache(
     workers: int | None = None,
     on_progress: Callable[[BuildProgress], None] | None = None,
     in_order: bool = False,
+    on_begun: Callable[[], None] | None = None,
 ) -> CacheLedger:
     """Builds a cache, or finishes it, or checks that the finished one is what the config asks for.
 
@@ -104,6 +124,7 @@ def build_cache(
         workers: processes; as `map_shards` counts them.
         on_progress: is told a few times a second how far it is.
         in_order: units one after the other, for a reader that has begun already; else the heaviest first.
+        on_begun: is called when the cache at `spec.path` is known to be of the config, before it is built.
 
     Raises:
         CacheError: the cache at `spec.path` is of something else.
@@ -113,33 +134,57 @@ def build_cache(
     tensor_store(path)
     tokenizer = load_tokenizer(spec.tokenizer, vocab_size=spec.vocab_size, engine="tokenizers")
     spec.row_format.encoder(tokenizer, spec.options)  # what never could work fails here
+    if (ledger := read_ledger(path)) is not None:
+        return _finished_before(spec, path, ledger, tokenizer)
+    new_plan = _new_plan(spec, tokenizer) if read_plan(path) is None else None  # fails before a folder is made
     with alone_in(path):
-        ledger = read_ledger(path)
-        if ledger is not None:
-            _check(spec, path, ledger, tokenizer)
-            _clean(path)
-            return ledger
-        plan = read_plan(path)
-        if plan is not None:
-            _check(spec, path, plan, tokenizer)
-            logger.info("%s: finishing the cache that was begun at %s", spec.name, path)
-        else:
-            plan = write_plan(path, _new_plan(spec, tokenizer))
+        if (ledger := read_ledger(path)) is not None:
+            return _finished_before(spec, path, ledger, tokenizer)
         _clean_private(path)
+        plan = _plan_in_force(spec, path, tokenizer, new_plan)
         units = _units(spec, plan)
+        if on_begun is not None:
+            on_begun()
         _build_units(spec, path, plan, units, tokenizer, workers, on_progress, in_order=in_order)
+        _check(spec, path, plan, tokenizer)  # the sources may have changed meanwhile
         ledger = _finish(spec, path, plan)
-    logger.info("%s: %s documents, %s tokens in %s", spec.name, f"{ledger.rows:,}", f"{ledger.tokens:,}", path)
+    logger.debug("%s: %s documents, %s tokens in %s", spec.name, f"{ledger.rows:,}", f"{ledger.tokens:,}", path)
     return ledger
+
+
+def _finished_before(spec: CacheSpec, path: str, ledger: CacheLedger, tokenizer: Tokenizer) -> CacheLedger:
+    _check(spec, path, ledger, tokenizer)
+    check_segments(path, ledger)
+    if MAPS in volume_of(path).names(path):  # the build was killed just before it would have cleaned up
+        _clean(path)
+    logger.info("%s: was finished before, and is what the config asks for", spec.name)
+    return ledger
+
+
+def _plan_in_force(spec: CacheSpec, path: str, tokenizer: Tokenizer, new_plan: CachePlan | None) -> CachePlan:
+    """The plan of a cache that was begun, or a new one; a plan of which nothing was tokenized yet makes way."""
+    plan = read_plan(path)
+    if plan is not None and not published_segments(path):
+        _clean(path)
+        volume_of(path).remove(join(path, PLAN))
+        plan = None
+    if plan is None:
+        return write_plan(path, new_plan or _new_plan(spec, tokenizer))
+    _check(spec, path, plan, tokenizer)
+    logger.info("%s: finishing the cache that was begun at %s", spec.name, path)
+    return plan
 
 
 def _check(spec: CacheSpec, path: str, stored: CachePlan | CacheLedger, tokenizer: Tokenizer) -> None:
     changes = source_changes(stored, spec.source, spec.split, _redacted(plain_value(spec.source)))
-    check_agreement(path, stored, _record(tokenizer), spec.row_format.identity(tokenizer, spec.options), changes)
+    row_format, source = spec.row_format.identity(tokenizer, spec.options), _redacted(spec.source.identity(spec.split))
+    check_agreement(path, stored, _record(tokenizer), row_format, source, changes)
 
 
 def _record(tokenizer: Tokenizer) -> TokenizerRecord:
-    return TokenizerRecord(name=tokenizer.name, fingerprint=tokenizer.fingerprint, vocab_size=tokenizer.vocab_size)
+    return TokenizerRecord(
+        name=Redactor().text(tokenizer.name), fingerprint=tokenizer.fingerprint, vocab_size=tokenizer.vocab_size
+    )
 
 
 def _new_plan(spec: CacheSpec, tokenizer: Tokenizer) -> CachePlan:
@@ -160,6 +205,7 @@ def _new_plan(spec: CacheSpec, tokenizer: Tokenizer) -> CachePlan:
             msgspec.structs.replace(file, path=redactor.text(file.path))
             for file in spec.source.fingerprints(spec.split)
         ],
+        source_identity=_redacted(spec.source.identity(spec.split)),
         source_config=_redacted(plain_value(spec.source)),
         units=[_redacted(unit) for unit in units],
         segment_tokens=spec.segment_tokens,
@@ -245,11 +291,11 @@ class _Meter:
         self._name = spec.name
         self._on_progress = on_progress
         self._total = sum(spec.source.unit_bytes(unit) for unit in plan.units)
+        recorded = set(volume_of(path).names(join(path, MAPS, _UNITS)))  # others are gone through, and count, again
         done = [
-            (spec.source.unit_bytes(unit), note)
+            (spec.source.unit_bytes(unit), counts)
             for index, unit in enumerate(plan.units)
-            for note in [_last_note(path, index)]
-            if note is not None
+            if f"{index:05d}.json" in recorded and (counts := _counts_of_unit(path, index)) is not None
         ]
         self._before = sum(size for size, _ in done)
         self._documents = sum(rows for _, (rows, _) in done)
@@ -271,7 +317,7 @@ class _Meter:
             self._on_progress(progress)
 
 
-def _last_note(path: str, unit: int) -> tuple[int, int] | None:
+def _counts_of_unit(path: str, unit: int) -> tuple[int, int] | None:
     """Rows and tokens of a unit that is finished; None for others."""
     rows, tokens, position = 0, 0, 0
     while (note := find_note(path, segment_name(unit, position))) is not None:
@@ -310,6 +356,7 @@ def _finish(spec: CacheSpec, path: str, plan: CachePlan) -> CacheLedger:
         empty_rows=empty_rows,
         bad_rows=bad_rows,
         sources=plan.sources,
+        source_identity=plan.source_identity,
         source_config=plan.source_config,
         segments=segments,
     )
@@ -324,8 +371,8 @@ def _write_quarantine(spec: CacheSpec, path: str, segments: list[SegmentRecord],
     if bad_rows > spec.max_bad_records:
         raise RefusedError(
             f"found {bad_rows:,} rows of {spec.name} that could not be read or encoded (listed in {place}); "
-            f"data.max_bad_records allows {spec.max_bad_records}. Correct the files, or allow as many; what is "
-            "tokenized already stays."
+            f"data.max_bad_records allows {spec.max_bad_records}. Allow as many (what is tokenized stays), or correct "
+            f"the files and remove {path}."
         )
     logger.warning("%s: %s rows were set aside; they are listed in %s", spec.name, f"{bad_rows:,}", place)
 
@@ -333,7 +380,7 @@ def _write_quarantine(spec: CacheSpec, path: str, segments: list[SegmentRecord],
 def _clean(path: str) -> None:
     """Removes what only an unfinished build needs."""
     _clean_private(path)
-    volume_of(path).remove(join(path, ".maps"))
+    volume_of(path).remove(join(path, MAPS))
 
 
 def _clean_private(path: str) -> None:

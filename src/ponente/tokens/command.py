@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
+from ponente.config.errors import RefusedError
 from ponente.config.load import Loaded, load_config
 from ponente.config.snapshot import snapshot
 from ponente.store.paths import absolute, join
@@ -21,6 +22,8 @@ from ponente.tokens.build import build_cache, cache_specs
 from ponente.tokens.config import CacheDatasetConfig
 
 CONFIGS = ".configs"
+
+logger = logging.getLogger(__name__)
 
 # Known keys that say nothing about caches: those of training, and how batches are drawn from caches.
 PASSED_OVER = (
@@ -38,7 +41,15 @@ PASSED_OVER = (
 
 def cache_datasets(config_path: str | None, flags: Sequence[str], *, workers: int | None) -> Iterator[str]:
     """Builds every cache that the config names, one after the other."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("ponente").setLevel(logging.INFO)
+    if config_path is None and not any(flag.startswith("--data") for flag in flags):
+        raise RefusedError(
+            "found no --config_path; needed a YAML config whose data section names a dataset. "
+            "Write: ponente cache-dataset --config_path CONFIG.yaml"
+        )
+    if workers is not None and workers < 0:
+        raise RefusedError(f"found --workers {workers}; needed 0 (this process) or more")
     loaded = load_config(CacheDatasetConfig, config_path, flags, passed_over=PASSED_OVER)
     specs = cache_specs(loaded.config.data)
     for spec in specs:
@@ -57,4 +68,7 @@ def _store_snapshot(loaded: Loaded[CacheDatasetConfig]) -> None:
     text = snapshot(loaded.config, redactor.value, plugins=loaded.plugins)
     name = hashlib.sha256(text.encode()).hexdigest()[:12]
     folder = join(absolute(loaded.config.data.cache_dir), CONFIGS)
-    volume_of(folder).create(join(folder, f"{name}.yaml"), text.encode())
+    try:
+        volume_of(folder).create(join(folder, f"{name}.yaml"), text.encode())
+    except OSError as error:  # caches may lie where one may only read
+        logger.warning("the config could not be stored beside the caches: %s", error)

@@ -46,6 +46,11 @@ class DataConfig:
             raise RefusedError(
                 "found no dataset in the config; needed data.train_urls, data.id or data.components. Add one."
             )
+        if self.max_bad_records < 0:
+            raise RefusedError(
+                f"found data.max_bad_records: {self.max_bad_records}; needed 0 or more. Set how many rows of a cache "
+                "may be set aside."
+            )
         places: dict[str, str] = {}
         for name in self.components:
             other = places.setdefault(self.cache_path(name, ""), name)

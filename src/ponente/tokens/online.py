@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ponente.store.paths import absolute
 from ponente.store.token_cache.cache import TokenCache, open_growing_cache
-from ponente.store.token_cache.ledger import CacheError, CacheLedger, read_ledger, read_plan
+from ponente.store.token_cache.ledger import CacheError, CacheLedger
 from ponente.tokens.build import CacheSpec, build_cache
 from ponente.tokens.progress import BuildProgress
 
@@ -36,12 +36,15 @@ class OnlineBuild:
         self._path = absolute(spec.path)
         self._ledger: CacheLedger | None = None
         self._error: BaseException | None = None
+        self._begun = threading.Event()  # what lies there is known to be of the config
         self._thread = threading.Thread(target=self._run, args=(spec, workers, on_progress), daemon=True)
         self._thread.start()
 
     def _run(self, spec: CacheSpec, workers: int | None, on_progress: Callable[[BuildProgress], None] | None) -> None:
         try:
-            self._ledger = build_cache(spec, workers=workers, on_progress=on_progress, in_order=True)
+            self._ledger = build_cache(
+                spec, workers=workers, on_progress=on_progress, in_order=True, on_begun=self._begun.set
+            )
         except BaseException as error:  # noqa: BLE001 (raised again where somebody waits)
             self._error = error
 
@@ -64,7 +67,7 @@ class OnlineBuild:
         began, cache = time.monotonic(), None
         while True:
             running = self.is_running
-            if cache is None and (read_ledger(self._path) or read_plan(self._path)):
+            if cache is None and (self._begun.is_set() or self._ledger is not None):
                 cache = open_growing_cache(self._path)
             if cache is not None:
                 cache.refresh()
@@ -72,7 +75,7 @@ class OnlineBuild:
                     return cache
             if not running:
                 self.result()
-                raise CacheError(f"found {self._path} built, but not finished; build it again")
+                raise CacheError(f"found {self._path} built but unfinished; needed a finished cache. Build it again.")
             if timeout_seconds is not None and time.monotonic() - began > timeout_seconds:
                 raise TimeoutError(f"{self._path} has too few rows after {timeout_seconds} seconds")
             time.sleep(_POLL_SECONDS)

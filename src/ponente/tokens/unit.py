@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 import tensorstore as ts
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from ponente.cluster.memory import return_free_memory, use_one_heap
 from ponente.cluster.workers import report_counts
 from ponente.config.errors import RefusedError
+from ponente.store.redaction import Redactor
 from ponente.store.sources.source import BadRow, RowBatch, SourceConfig
 from ponente.store.tensors import write_context
 from ponente.store.token_cache.segment import (
@@ -103,6 +105,7 @@ class _SegmentCutter:
 
     def append(self, batch: RowBatch, encoded: EncodedRows) -> None:
         """Takes the rows of a batch, then publishes what is full."""
+        self._check(encoded, len(batch.rows))
         lengths, numbers = np.diff(encoded.offsets), np.asarray(batch.rows, np.int64)
         for bad in sorted([*batch.bad, *_unencoded(batch, encoded)], key=lambda bad: bad.row):
             self._set_aside(bad)
@@ -121,15 +124,32 @@ class _SegmentCutter:
         while self._columns[INPUT_IDS].length >= self._build.segment_tokens:
             self._cut()
 
+    def _check(self, encoded: EncodedRows, rows: int) -> None:
+        """Refuses what a format must not give: it would be stored as something else."""
+        tokens, kind = int(encoded.offsets[-1]), type(self._build.row_format).__name__
+        found = {column: len(values) for column, values in encoded.columns.items()}
+        needed = dict.fromkeys(self._build.columns, tokens)
+        if found != needed or len(encoded.offsets) != rows + 1:
+            raise RefusedError(
+                f"found columns of lengths {found} and {len(encoded.offsets)} offsets from {kind}; needed {needed} and "
+                f"{rows + 1}. Correct the format."
+            )
+        ids, most = encoded.columns[INPUT_IDS], self._build.tokenizer.vocab_size
+        if tokens and (int(ids.max()) >= most or int(ids.min()) < 0):
+            raise RefusedError(
+                f"found ids from {int(ids.min())} to {int(ids.max())} from {kind}; needed ids below {most}, the size "
+                "of the vocabulary. Correct the format, or name the tokenizer that it is of."
+            )
+
     def _set_aside(self, bad: BadRow) -> None:
+        bad = msgspec.structs.replace(bad, path=Redactor().text(bad.path))
         self._bad.append(bad)
         self._bad_total += 1
         allowed = self._build.max_bad_records
         if self._bad_total > allowed:
             place = f"{bad.path}:{bad.line}" if bad.line else bad.path
             raise RefusedError(
-                f"{place}: {bad.error}\n(data.max_bad_records allows {allowed} such rows to be set aside; what is "
-                "tokenized already stays)"
+                f"{place}: {bad.error}\n(data.max_bad_records allows {allowed} such rows of a cache to be set aside.)"
             )
 
     def _cut(self) -> None:

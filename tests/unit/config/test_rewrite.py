@@ -474,3 +474,10 @@ def test_every_configuration_of_the_guide_reads_as_printed(block: str, tmp_path:
         assert rewritten.raw["model"]["max_seq_len"] == 1024
         assert rewritten.raw["trainer"]["tracker"] == {"type": "wandb", "project": "levanter", "tags": ["gpt2"]}
         assert rewritten.raw["data"]["components"]["main"]["cache_dir"] == "gs://path/to/cache"
+
+
+def test_how_text_files_are_read_may_stand_beside_their_urls() -> None:
+    flat = {"train_urls": ["a.txt"], "txt_unit": "document"}
+    assert main_of(rewrite({"data": flat}).raw)["source"] == {"type": "url", **flat}
+    configs = rewrite({"data": {"configs": {"plays": flat}}}).raw["data"]["components"]
+    assert configs == {"plays": {"source": {"type": "url", **flat}}}

@@ -58,6 +58,14 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
         read_array(str(tmp_path / "a"))
 
 
+def test_a_lost_file_is_not_read_as_zeros(tmp_path: Path) -> None:
+    write_array(str(tmp_path / "a"), np.zeros(10, "uint8"), write_context())
+    assert read_array(str(tmp_path / "a")).tolist() == [0] * 10
+    (tmp_path / "a" / "c" / "0").unlink()
+    with pytest.raises(TensorError, match="missing or damaged"):
+        read_array(str(tmp_path / "a"))
+
+
 def test_a_missing_array_is_named(tmp_path: Path) -> None:
     with pytest.raises(TensorError, match=str(tmp_path / "none")):
         open_array(str(tmp_path / "none"))

@@ -2,22 +2,27 @@
 
 import hashlib
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from single_files import SingleFiles
 
-from ponente.config.errors import RefusedError
+from ponente.config.errors import RefusedError, UserError
 from ponente.store.sources import UrlSourceConfig
+from ponente.store.sources.text import TxtUnit
 from ponente.store.token_cache.cache import open_cache, open_growing_cache
 from ponente.store.token_cache.ledger import CacheError, read_plan
-from ponente.tokens.build import CacheSpec, build_cache
-from ponente.tokens.formats.format import EncoderOptions
+from ponente.tokens.build import CacheSpec, build_cache, cache_specs
+from ponente.tokens.config import ComponentConfig, DataConfig
+from ponente.tokens.formats.format import EncodedRows, Encoder, EncoderOptions
 from ponente.tokens.formats.text import TextFormat
 from ponente.tokens.load import load_tokenizer
 from ponente.tokens.progress import BuildProgress
+from ponente.tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -208,8 +213,98 @@ def test_a_secret_in_a_url_is_not_stored(spec: CacheSpec) -> None:
 
     with fsspec.open("memory://tok/en.jsonl?token=abcdef0123456789XYZ", "w") as file:
         file.write('{"text": "hello"}\n')
+        file.write("broken\n")
     url = "memory://tok/en.jsonl?token=abcdef0123456789XYZ"
-    build_cache(replace(spec, source=UrlSourceConfig(train_urls=(url,))), workers=0)
+    build_cache(replace(spec, source=UrlSourceConfig(train_urls=(url,)), max_bad_records=1), workers=0)
     stored = b"".join(path.read_bytes() for path in Path(spec.path).rglob("*") if path.is_file())
     assert b"abcdef0123456789XYZ" not in stored
     assert read_plan(spec.path) is not None
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_rows_that_would_be_taken_otherwise_are_refused(spec: CacheSpec, tmp_path: Path, finished: bool) -> None:
+    (tmp_path / "play.txt").write_text("one line\nanother\n")
+    spec = replace(spec, source=UrlSourceConfig(train_urls=(str(tmp_path / "play.txt"),)))
+    assert build_cache(spec, workers=0).rows == 2
+    if not finished:
+        (Path(spec.path) / "finished.json").unlink()
+    other = UrlSourceConfig(train_urls=(str(tmp_path / "play.txt"),), txt_unit=TxtUnit.DOCUMENT)
+    with pytest.raises(CacheError, match=r"source\.txt_unit: the cache has 'line', the config 'document'"):
+        build_cache(replace(spec, source=other), workers=0)
+
+
+def test_sources_that_change_while_the_cache_is_built_are_found(spec: CacheSpec, tmp_path: Path) -> None:
+    spec = with_lines(spec, tmp_path, ['{"text": "one"}'])
+
+    def append(progress: BuildProgress) -> None:
+        with open(tmp_path / "bad.jsonl", "a") as file:
+            file.write('{"text": "two"}\n')
+
+    with pytest.raises(CacheError, match=r"bad\.jsonl changed"):
+        build_cache(spec, workers=0, on_progress=append)
+    assert not (Path(spec.path) / "finished.json").exists()
+
+
+def test_what_was_planned_but_not_begun_makes_way(spec: CacheSpec, tmp_path: Path) -> None:
+    bad = with_lines(spec, tmp_path, ["broken"])
+    with pytest.raises(RefusedError):
+        build_cache(bad, workers=0)
+    assert build_cache(with_lines(spec, tmp_path, ['{"text": "mended"}']), workers=0).rows == 1
+
+
+def test_a_segment_that_is_gone_is_found_before_anybody_reads_it(spec: CacheSpec) -> None:
+    ledger = build_cache(spec, workers=0)
+    shutil.rmtree(Path(spec.path) / "segments" / ledger.segments[2].name)
+    with pytest.raises(CacheError, match=f"without 1 of its .* segments, such as {ledger.segments[2].name}"):
+        build_cache(spec, workers=0)
+
+
+def test_a_finished_cache_needs_nothing_to_be_written(spec: CacheSpec) -> None:
+    ledger = build_cache(spec, workers=0)
+    (Path(spec.path) / ".lock").unlink()
+    assert build_cache(spec, workers=0) == ledger
+    assert not (Path(spec.path) / ".lock").exists()
+
+
+def test_nothing_is_made_where_the_sources_cannot_be_read(spec: CacheSpec, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere"):
+        build_cache(replace(spec, source=UrlSourceConfig(train_urls=("nowhere.jsonl",))), workers=0)
+    assert not Path(spec.path).exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"input_ids": [70_000]}, "ids from 70000 to 70000 from Careless; needed ids below 400"),
+        ({"input_ids": [1, 2]}, "found columns of lengths {'input_ids': 2}"),
+        ({"input_ids": [1], "extra": [1]}, "'extra': 1"),
+        ({}, "found columns of lengths {}"),
+    ],
+)
+def test_a_format_that_gives_nonsense_is_refused(spec: CacheSpec, columns: dict[str, list[int]], said: str) -> None:
+    class Careless(TextFormat):
+        def encoder(self, tokenizer: Tokenizer, options: EncoderOptions) -> Encoder:
+            made = {name: np.array(values, np.uint32) for name, values in columns.items()}
+            return lambda values: EncodedRows(columns=made, offsets=np.array([0, *[1] * len(values["text"])], np.int64))
+
+    with pytest.raises(RefusedError, match=re.escape(said)):
+        build_cache(replace(spec, row_format=Careless()), workers=0)
+
+
+def test_splits_of_a_source_that_is_gone_are_those_with_finished_caches(
+    tmp_path: Path, tiny_corpus: Path, tiny_tokenizer: str
+) -> None:
+    class Gone(UrlSourceConfig):
+        def splits(self) -> list[str]:
+            raise UserError("found no folder")
+
+    def data(source: UrlSourceConfig) -> DataConfig:
+        components = {"main": ComponentConfig(source=source)}
+        return DataConfig(tokenizer=tiny_tokenizer, cache_dir=str(tmp_path), components=components)
+
+    urls = (f"{tiny_corpus}/00.jsonl",)
+    with pytest.raises(UserError, match="no folder"):
+        cache_specs(data(Gone(train_urls=urls)))
+    for one in cache_specs(data(UrlSourceConfig(train_urls=urls))):
+        build_cache(one, workers=0)
+    assert [one.name for one in cache_specs(data(Gone(train_urls=urls)))] == ["main/train"]

@@ -3,9 +3,12 @@
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ponente.config.errors import UserError
@@ -120,3 +123,23 @@ def test_whoever_waits_for_rows_gets_the_error_of_the_build(tmp_path: Path, tiny
         build.cache(min_rows=100, timeout_seconds=120)
     with pytest.raises(UserError, match=r"rows\.jsonl:2"):
         build.result()
+
+
+def test_a_cache_of_something_else_is_not_handed_to_a_reader(
+    tmp_path: Path, tiny_folder: Path, tiny_tokenizer: str
+) -> None:
+    spec = online_spec(tmp_path, tiny_folder, ['{"text": "fine"}'] * 100)
+    build_cache(spec, workers=0)
+    with pytest.raises(UserError, match="tokenizer: the cache has"):
+        OnlineBuild(replace(spec, tokenizer=tiny_tokenizer), workers=0).cache(timeout_seconds=60)
+
+
+def test_a_parquet_row_in_another_encoding_costs_only_itself(build: Build, tmp_path: Path) -> None:
+    texts = [f"row {number}".encode() for number in range(1000)]
+    texts[10] = "ñandú".encode("latin-1")
+    column = pa.array(texts, pa.binary()).view(pa.string())  # as careless writers do it
+    pq.write_table(pa.table({"text": column}), tmp_path / "rows.parquet")
+    cache = build(tmp_path / "rows.parquet", TextFormat(), max_bad_records=1)
+    assert cache.rows == 999
+    (bad,) = (tmp_path / "cache" / "quarantine.jsonl").read_text().splitlines()
+    assert json.loads(bad)["line"] == 11 and "not UTF-8" in json.loads(bad)["error"]

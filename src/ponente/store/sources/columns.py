@@ -90,10 +90,30 @@ def _values(column: "pa.Array[Any]", name: str, type_: Any, wanted: Wanted, faul
             if array is None and (column[index].is_valid or not admits_none(type_)):
                 faults.setdefault(index, wanted.misfit(name, "a list with null in it"))
         return arrays
-    values: list[Any] = column.to_pylist()
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        return [_decoded(value, index, name, wanted, faults) for index, value in enumerate(_as_bytes(column))]
     if plain is str or plain is Any:
         return values
     return [_fitted(value, index, name, type_, wanted, faults) for index, value in enumerate(values)]
+
+
+def _as_bytes(column: "pa.Array[Any]") -> list[bytes | None]:
+    """The values of a column of text as they are, without looking whether they are UTF-8."""
+    large = pa.types.is_large_string(column.type)
+    found: list[bytes | None] = column.cast(pa.large_binary() if large else pa.binary()).to_pylist()
+    return found
+
+
+def _decoded(value: bytes | None, index: int, name: str, wanted: Wanted, faults: Faults) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError as error:
+        faults.setdefault(
+            index, wanted.misfit(name, f"bytes that are not UTF-8 ({error.reason} at byte {error.start})")
+        )
+        return None
 
 
 def _fitted(value: Any, index: int, name: str, type_: Any, wanted: Wanted, faults: Faults) -> Any:

@@ -38,9 +38,12 @@ def resolve(urls: Sequence[str]) -> list[SourceFile]:
     """
     try:
         places = expand(urls)
-    except (FileNotFoundError, ValueError) as error:
+    except (FileNotFoundError, ValueError, ImportError) as error:
         raise SourceError(f"{error}; needed urls of files that are there. Correct the url in the config.") from error
-    files = [file for found in in_threads(_files_at, places) for file in found]
+    try:
+        files = [file for found in in_threads(_files_at, places) for file in found]
+    except ImportError as error:
+        raise SourceError(f"{error}; needed the package that reads such urls. Install it.") from error
     for file in files:
         if ending_of(file.path) is None:
             raise SourceError(

@@ -6,9 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from ponente.store.sources.rows import SourceError
-from ponente.store.sources.source import Fingerprint, RowBatch, SourceConfig, Unit
-
-_SPLITS = ("train", "validation")
+from ponente.store.sources.source import SPLITS, Fingerprint, RowBatch, SourceConfig, Unit
 
 
 @SourceConfig.register_subclass("hf")
@@ -25,13 +23,13 @@ class HfSourceConfig(SourceConfig):
     name: str | None = None
     revision: str | None = None
     stream: bool = True
-    split_names: dict[str, str] = field(default_factory=lambda: {split: split for split in _SPLITS})
+    split_names: dict[str, str] = field(default_factory=lambda: {split: split for split in SPLITS})
 
     def __post_init__(self) -> None:
         for split in self.split_names:
-            if split not in _SPLITS:
+            if split not in SPLITS:
                 raise SourceError(
-                    f"found split {split!r} in the source of {self.id!r}; needed {' and '.join(_SPLITS)} as keys, with "
+                    f"found split {split!r} in the source of {self.id!r}; needed {' and '.join(SPLITS)} as keys, with "
                     "the dataset's own names as values. Example: split_names: {validation: test}."
                 )
 
@@ -43,10 +41,13 @@ class HfSourceConfig(SourceConfig):
                 f"found the splits {', '.join(there)} in dataset {self.id!r}; needed one of: "
                 f"{', '.join(self.split_names.values())}. Name them: split_names: {{train: {there[0]}}}."
             )
-        return [split for split in _SPLITS if split in found]
+        return [split for split in SPLITS if split in found]
 
     def units(self, split: str) -> list[Unit]:
         return list(_hub().plan(self, self._there(split)))
+
+    def identity(self, split: str) -> dict[str, Any]:
+        return {"type": "hf", "name": self.name, "split": self._there(split)}
 
     def fingerprints(self, split: str) -> list[Fingerprint]:
         return list(_hub().fingerprints(self, self._there(split)))

@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 import datasets  # type: ignore[import-untyped]
 import fsspec
 import pyarrow as pa
+from datasets.data_files import EmptyDatasetError  # type: ignore[import-untyped]
 from datasets.exceptions import (  # type: ignore[import-untyped]
     DataFilesNotFoundError,
     DatasetNotFoundError,
@@ -188,8 +189,8 @@ def _data_files(source: HubDataset, split: str) -> list[str]:
     with _saying_what_to_do(source):
         builder = datasets.load_dataset_builder(source.id, source.name, revision=source.revision)
     files = builder.config.data_files or {}
-    name = split.partition("[")[0]
-    return [str(path) for path in files.get(name, [])]
+    names = [part.partition("[")[0].strip() for part in split.split("+")]
+    return [str(path) for name in names for path in files.get(name, [])]
 
 
 def _known_bytes(source: HubDataset, split: str) -> int:
@@ -231,7 +232,7 @@ def _saying_what_to_do(source: HubDataset) -> Iterator[None]:
             f"the name; if it is gated or private, ask for access at https://huggingface.co/datasets/{source.id} and "
             "set HF_TOKEN."
         ) from error
-    except DataFilesNotFoundError as error:
+    except (DataFilesNotFoundError, EmptyDatasetError) as error:
         raise SourceError(
             f"found no data files in {what} ({error}); needed .jsonl, .json, .parquet, .txt or .csv files. "
             "Code that comes with a dataset is never run: give the folder of its data files, or their urls."

@@ -13,6 +13,9 @@ from typing import Any
 import draccus
 import msgspec
 
+from ponente.config.snapshot import plain_value
+
+SPLITS = ("train", "validation")
 Unit = dict[str, Any]  # a JSON value that its source understands
 
 
@@ -70,6 +73,11 @@ class SourceConfig(draccus.ChoiceRegistry):
     @abstractmethod
     def fingerprints(self, split: str) -> list[Fingerprint]:
         """The state of the split's files, in the order of their units."""
+
+    def identity(self, split: str) -> dict[str, Any]:
+        """What the rows of a split depend on besides the files themselves, as JSON; a cache is compared by it."""
+        plain: dict[str, Any] = plain_value(self)
+        return plain
 
     @abstractmethod
     def read(self, unit: Unit, fields: Mapping[str, Any], *, skip: int = 0) -> Iterator[RowBatch]:

@@ -35,6 +35,9 @@ class UrlSourceConfig(SourceConfig):
         """The files of a split, in order; looks at each."""
         return resolve(self._urls(split))
 
+    def identity(self, split: str) -> dict[str, Any]:
+        return {"type": "url", "txt_unit": self.txt_unit.value}  # places do not matter: content does
+
     def fingerprints(self, split: str) -> list[Fingerprint]:
         return fingerprints_of(self.fingerprinted(split))
 

@@ -28,7 +28,7 @@ from ponente.store.token_cache.ledger import (
 from ponente.store.token_cache.segment import OFFSETS, SegmentNote, published_segments, read_note, segment_path
 
 INPUT_IDS = "input_ids"
-_OPEN_SEGMENTS = 128
+_OPEN_SEGMENTS = 1024
 
 
 class TokenCache:
@@ -80,6 +80,8 @@ class TokenCache:
 
     def read(self, start: int, stop: int, column: str = INPUT_IDS) -> NDArray[Any]:
         """The tokens from number `start` to `stop` of all, whatever rows they belong to."""
+        if column not in self.columns:
+            raise KeyError(f"found column {column!r} asked of {self.path}, which has {', '.join(self.columns)}")
         self._check(start, stop, self.tokens, "tokens")
         pieces = []
         position = bisect.bisect_right(self._token_ends, start)

@@ -46,7 +46,8 @@ class CachePlan(msgspec.Struct, frozen=True, kw_only=True):
     row_format: dict[str, Any]  # what the tokens depend on besides rows and tokenizer
     columns: dict[str, str]  # name -> dtype; `input_ids` first
     sources: list[Fingerprint]
-    source_config: dict[str, Any]  # as the user wrote it, for people
+    source_identity: dict[str, Any]  # how their rows are taken
+    source_config: dict[str, Any]  # as the user wrote it; compared where the files cannot be read any more
     units: list[dict[str, Any]]
     segment_tokens: int
 
@@ -71,6 +72,7 @@ class CacheLedger(msgspec.Struct, frozen=True, kw_only=True):
     empty_rows: int  # rows of the source without a token, left out
     bad_rows: int  # rows that could not be read or encoded: in quarantine.jsonl
     sources: list[Fingerprint]
+    source_identity: dict[str, Any]
     source_config: dict[str, Any]
     segments: list[SegmentRecord]
 
@@ -98,7 +100,7 @@ def read_plan(cache: str) -> CachePlan | None:
     path = join(cache, PLAN)
     try:
         data = volume_of(cache).read(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return decode_record(path, data, msgspec.json.Decoder(CachePlan).decode, FORMAT)
 

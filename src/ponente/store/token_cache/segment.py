@@ -18,7 +18,7 @@ from ponente.store.formats import decode_record
 from ponente.store.paths import join
 from ponente.store.sources.source import BadRow
 from ponente.store.tensors import write_array
-from ponente.store.token_cache.ledger import FORMAT, QUARANTINE, SEGMENTS, CacheError
+from ponente.store.token_cache.ledger import FORMAT, QUARANTINE, SEGMENTS, CacheError, CacheLedger
 from ponente.store.volume import publishing_folder, volume_of
 
 OFFSETS = "offsets"
@@ -68,6 +68,17 @@ def published_segments(cache: str) -> dict[tuple[int, int], str]:
     names = volume_of(cache).names(join(cache, SEGMENTS))
     found = {(int(match[1]), int(match[2])): name for name in names if (match := _NAME.fullmatch(name))}
     return dict(sorted(found.items()))
+
+
+def check_segments(cache: str, ledger: CacheLedger) -> None:
+    """Raises if a segment of a finished cache is not there."""
+    there = set(published_segments(cache).values())
+    missing = [segment.name for segment in ledger.segments if segment.name not in there]
+    if missing:
+        raise CacheError(
+            f"found {cache} without {len(missing)} of its {len(ledger.segments)} segments, such as {missing[0]}; "
+            "needed all of them. Restore the cache from a copy, or remove it and build it again."
+        )
 
 
 def find_note(cache: str, name: str) -> SegmentNote | None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ponente.config import execution
 from ponente.config.errors import UserError
 from ponente.tokens.files import read_text
 from ponente.tokens.formats.format import INPUT_IDS, LOSS_MASK, Encoder, EncoderOptions, TokenFormat
@@ -24,7 +25,7 @@ class ChatFormat(TokenFormat):
     chat_template: str | None = None
     system_prompt: str | None = None
     chat_template_kwargs: dict[str, Any] | str = field(default_factory=dict)
-    pack: bool | int = True
+    pack: bool | int = execution(True)  # the loader's; no token depends on it
     mask_user_turns: bool = True
 
     @property

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ponente.config import execution
 from ponente.tokens.formats.alignment import align
 from ponente.tokens.formats.format import INPUT_IDS, LOSS_MASK, EncodedRows, Encoder, EncoderOptions, TokenFormat
 from ponente.tokens.formats.rows import encode_texts, frame_of, offsets_of, with_frame
@@ -20,7 +21,7 @@ class SupervisedFormat(TokenFormat):
     input_field: str = "prompt"
     output_field: str = "response"
     separate_with: str | None = None
-    pack: bool | int = True
+    pack: bool | int = execution(True)  # the loader's; no token depends on it
     mask_inputs: bool = True
 
     def fields(self) -> dict[str, Any]:

@@ -35,6 +35,7 @@ def begin(cache: Path, units: int) -> None:
         row_format={"type": "text"},
         columns=COLUMNS,
         sources=[],
+        source_identity={},
         source_config={},
         units=[{} for _ in range(units)],
         segment_tokens=100,
@@ -62,6 +63,7 @@ def finish(cache: Path, segments: list[SegmentRecord]) -> None:
         empty_rows=0,
         bad_rows=0,
         sources=[],
+        source_identity={},
         source_config={},
         segments=segments,
     )
