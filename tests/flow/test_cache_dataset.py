@@ -218,3 +218,21 @@ def test_a_source_and_a_format_of_the_users_own(tmp_path: Path) -> None:
         tmp_path, "--config_path", "c.yaml", "--data.components.mine.source.count", "3", "--workers", "0", code=2
     )
     assert "letters-2" in refused.stderr
+
+
+def test_the_source_of_the_tokens_page_works_as_it_stands(tmp_path: Path, tiny_tokenizer: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tokens.md").read_text()
+    code = re.search(r"```python\n(# my_sources\.py.*?)```", page, re.DOTALL)
+    config = re.search(r"```yaml\n(plugins: .*?)```", page, re.DOTALL)
+    assert code and config
+    (tmp_path / "my_sources.py").write_text(code[1])
+    (tmp_path / "c.yaml").write_text(config[1])
+    ponente(tmp_path, "--config_path", "c.yaml", "--data.tokenizer", tiny_tokenizer)
+    assert open_cache(str(tmp_path / "cache/mine/train")).rows == 15
+
+
+def test_without_a_config_it_says_how_to_give_one(tmp_path: Path) -> None:
+    assert "--config_path CONFIG.yaml" in ponente(tmp_path, code=2).stderr
+    for flag in ("--workers=-1", "--data.max_bad_records=-1"):
+        (tmp_path / "c.yaml").write_text("data: {train_urls: [a.jsonl]}\n")
+        assert "needed 0" in ponente(tmp_path, "--config_path", "c.yaml", flag, code=2).stderr

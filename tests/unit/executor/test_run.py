@@ -162,6 +162,13 @@ def test_both_launchers_make_the_same(run: Runner, tmp_path: Path) -> None:
 # -- how a run goes
 
 
+def test_an_error_that_speaks_to_the_user_is_not_tried_again(run: Runner, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    step = ExecutorStep(name="plain", fn=telling.complain, config={"trace": str(trace)}, retries=Retries(errors=3))
+    assert "found no wind; needed one. Wait." in error_of(run(step))
+    assert trace.read_text() == "told\n"
+
+
 def test_siblings_of_a_failed_step_go_on_and_the_cause_is_told_whole(run: Runner) -> None:
     bad, good = winds(levante=-1), winds(levante=4)
     outcome = run(bad[2], good[2])

@@ -15,6 +15,7 @@ from zoo import Level, Optimizer, Point, Sail, Season, Wind
 
 from ponente.cluster import CpuOnly, map_shards, report_progress
 from ponente.config import execution
+from ponente.config.errors import UserError
 from ponente.executor import ExecutorStep, Summary, this_output_path, this_state_path
 from ponente.store.volume import publishing, volume_of
 
@@ -87,6 +88,13 @@ def remember(config: dict[str, Any]) -> None:
         (Path(config["output"]).parent / "half").write_text("half")
         raise RuntimeError("the first attempt fails")
     Path(config["output"]).write_text(kept.read_text())
+
+
+def complain(config: dict[str, Any]) -> None:
+    """Tells the user something, and counts how often it did."""
+    with open(config["trace"], "a") as trace:
+        trace.write("told\n")
+    raise UserError("found no wind; needed one. Wait.")
 
 
 def summarise(config: Any) -> Any:
