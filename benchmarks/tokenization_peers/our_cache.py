@@ -11,8 +11,9 @@ import time
 start = time.perf_counter()
 
 from ponente.config.load import load_config  # noqa: E402
-from ponente.tokens.build import build_cache, cache_specs  # noqa: E402
+from ponente.tokens.build import build_cache  # noqa: E402
 from ponente.tokens.config import CacheDatasetConfig  # noqa: E402
+from ponente.tokens.spec import cache_specs  # noqa: E402
 
 import_seconds = time.perf_counter() - start
 

@@ -14,9 +14,10 @@ from ponente.config import execution
 from ponente.executor import ExecutorStep, Summary, this_state_path
 from ponente.store.paths import basename, join
 from ponente.store.sources import SourceConfig, UrlSourceConfig
-from ponente.tokens.build import CacheSpec, build_cache
+from ponente.tokens.build import build_cache
 from ponente.tokens.formats.format import EncoderOptions, TokenFormat
 from ponente.tokens.formats.text import TextFormat
+from ponente.tokens.spec import CacheSpec
 
 TOKENS = "tokens"
 

@@ -7,21 +7,19 @@ rebuilt or dropped. Bytes do not depend on the number of workers, nor on how oft
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
 
-from ponente.cluster.context import report_progress
+from ponente.cluster.context import current_step
 from ponente.cluster.shards import MAPS, map_shards
-from ponente.config.errors import RefusedError, UserError
+from ponente.config.errors import RefusedError
 from ponente.config.snapshot import plain_value
 from ponente.store.lock import alone_in
 from ponente.store.paths import PRIVATE_MARK, absolute, join
 from ponente.store.redaction import MASK, Redactor
-from ponente.store.sources.source import SPLITS, SourceConfig, Unit
+from ponente.store.sources.source import Unit
 from ponente.store.tensors import tensor_store
 from ponente.store.token_cache.ledger import (
     PLAN,
@@ -39,7 +37,6 @@ from ponente.store.token_cache.ledger import (
 )
 from ponente.store.token_cache.segment import (
     check_segments,
-    find_note,
     published_segments,
     read_note,
     read_quarantine,
@@ -47,66 +44,19 @@ from ponente.store.token_cache.segment import (
 )
 from ponente.store.volume import volume_of
 from ponente.tokens.agreement import check_agreement, source_changes
-from ponente.tokens.config import DataConfig
-from ponente.tokens.formats.format import INPUT_IDS, LOSS_MASK, LOSS_WEIGHTS, EncoderOptions, TokenFormat
+from ponente.tokens.formats.format import INPUT_IDS, LOSS_MASK, LOSS_WEIGHTS
 from ponente.tokens.load import load_tokenizer, on_trial
+from ponente.tokens.meter import Meter
 from ponente.tokens.progress import BuildProgress
+from ponente.tokens.spec import CacheSpec
 from ponente.tokens.tokenizer import Tokenizer
 from ponente.tokens.unit import UnitBuild
 
-SEGMENT_TOKENS = 1 << 22  # a reader may start, and a killed build go on, after so many
 _UNITS = "units"
 _SAMPLED_UNITS = 4
 _SAMPLE_CHARACTERS = 1 << 15
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CacheSpec:
-    """What one cache is to be of, and where."""
-
-    path: str
-    name: str  # for people
-    source: SourceConfig
-    split: str
-    row_format: TokenFormat
-    tokenizer: str
-    vocab_size: int | None = None
-    options: EncoderOptions = field(default_factory=EncoderOptions)
-    max_bad_records: int = 0
-    segment_tokens: int = SEGMENT_TOKENS
-
-
-def cache_specs(data: DataConfig) -> list[CacheSpec]:
-    """The caches of a data config: each split of each component."""
-    data.check()
-    return [
-        CacheSpec(
-            path=data.cache_path(name, split),
-            name=f"{name}/{split}",
-            source=component.source,
-            split=split,
-            row_format=component.format,
-            tokenizer=data.tokenizer,
-            vocab_size=data.vocab_size,
-            options=data.options(),
-            max_bad_records=data.max_bad_records,
-        )
-        for name, component in data.components.items()
-        for split in _splits(data, name)
-    ]
-
-
-def _splits(data: DataConfig, name: str) -> list[str]:
-    """The splits of a component; where its source cannot say any more, those whose caches are finished."""
-    try:
-        return data.components[name].source.splits()
-    except UserError:
-        finished = [split for split in SPLITS if read_ledger(data.cache_path(name, split)) is not None]
-        if not finished:
-            raise
-        return finished
 
 
 def build_cache(
@@ -260,7 +210,8 @@ def _build_units(
     *,
     in_order: bool,
 ) -> None:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    step = current_step()
+    cores = (step.num_cpus if step else None) or os.cpu_count() or 1  # as map_shards counts them
     busy = max(1, min(cores if workers is None else workers, len(units)))
     build = UnitBuild(
         cache=path,
@@ -274,57 +225,12 @@ def _build_units(
         max_bad_records=spec.max_bad_records,
     )
     shards = [{"index": index, "unit": unit} for index, unit in enumerate(units)]
-    meter = _Meter(spec, path, plan, on_progress)
+    meter = Meter(spec, path, plan, join(path, MAPS, _UNITS), on_progress)
 
     def weight(shard: Mapping[str, Any]) -> float:
         return -float(shard["index"]) if in_order else float(spec.source.unit_bytes(shard["unit"]))
 
     map_shards(build, shards, name=_UNITS, state_path=path, workers=workers, weight=weight, on_counts=meter)
-
-
-class _Meter:
-    """Turns the counts of workers into progress: what earlier runs finished is counted in."""
-
-    def __init__(
-        self, spec: CacheSpec, path: str, plan: CachePlan, on_progress: Callable[[BuildProgress], None] | None
-    ) -> None:
-        self._name = spec.name
-        self._on_progress = on_progress
-        self._total = sum(spec.source.unit_bytes(unit) for unit in plan.units)
-        recorded = set(volume_of(path).names(join(path, MAPS, _UNITS)))  # others are gone through, and count, again
-        done = [
-            (spec.source.unit_bytes(unit), counts)
-            for index, unit in enumerate(plan.units)
-            if f"{index:05d}.json" in recorded and (counts := _counts_of_unit(path, index)) is not None
-        ]
-        self._before = sum(size for size, _ in done)
-        self._documents = sum(rows for _, (rows, _) in done)
-        self._tokens = sum(tokens for _, (_, tokens) in done)
-        self._began = time.monotonic()
-
-    def __call__(self, counts: Mapping[str, int]) -> None:
-        progress = BuildProgress(
-            name=self._name,
-            documents=self._documents + counts.get("documents", 0),
-            tokens=self._tokens + counts.get("tokens", 0),
-            source_bytes=self._before + counts.get("bytes", 0),
-            total_bytes=self._total,
-            bytes_before=self._before,
-            seconds=time.monotonic() - self._began,
-        )
-        report_progress(progress.source_bytes, progress.total_bytes, unit="bytes", note=str(progress))
-        if self._on_progress is not None:
-            self._on_progress(progress)
-
-
-def _counts_of_unit(path: str, unit: int) -> tuple[int, int] | None:
-    """Rows and tokens of a unit that is finished; None for others."""
-    rows, tokens, position = 0, 0, 0
-    while (note := find_note(path, segment_name(unit, position))) is not None:
-        rows, tokens, position = rows + note.rows, tokens + note.tokens, position + 1
-        if note.is_last:
-            return rows, tokens
-    return None
 
 
 def _finish(spec: CacheSpec, path: str, plan: CachePlan) -> CacheLedger:

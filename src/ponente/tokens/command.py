@@ -18,8 +18,9 @@ from ponente.store.redaction import Redactor
 from ponente.store.tensors import tensor_store
 from ponente.store.volume import volume_of
 from ponente.tokens.bar import showing_progress
-from ponente.tokens.build import build_cache, cache_specs
+from ponente.tokens.build import build_cache
 from ponente.tokens.config import CacheDatasetConfig
+from ponente.tokens.spec import cache_specs
 
 CONFIGS = ".configs"
 

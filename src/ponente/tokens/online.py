@@ -11,8 +11,9 @@ from collections.abc import Callable
 from ponente.store.paths import absolute
 from ponente.store.token_cache.cache import TokenCache, open_growing_cache
 from ponente.store.token_cache.ledger import CacheError, CacheLedger
-from ponente.tokens.build import CacheSpec, build_cache
+from ponente.tokens.build import build_cache
 from ponente.tokens.progress import BuildProgress
+from ponente.tokens.spec import CacheSpec
 
 _POLL_SECONDS = 0.2
 

@@ -3,8 +3,9 @@
 import sys
 
 from ponente.store.sources import UrlSourceConfig
-from ponente.tokens.build import CacheSpec, build_cache
+from ponente.tokens.build import build_cache
 from ponente.tokens.formats import TextFormat
+from ponente.tokens.spec import CacheSpec
 
 if __name__ == "__main__":
     corpus, tokenizer, cache, workers = sys.argv[1:5]

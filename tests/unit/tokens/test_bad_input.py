@@ -11,8 +11,9 @@ import pytest
 from ponente.config.errors import UserError
 from ponente.store.sources import UrlSourceConfig
 from ponente.store.token_cache.cache import open_cache
-from ponente.tokens.build import CacheSpec, build_cache
+from ponente.tokens.build import build_cache
 from ponente.tokens.formats import PrebuiltFormat, TextFormat
+from ponente.tokens.spec import CacheSpec
 
 GOOD = [json.dumps({"text": f"speech number {number}"}) for number in range(400)]
 

@@ -16,12 +16,13 @@ from ponente.store.sources import UrlSourceConfig
 from ponente.store.sources.text import TxtUnit
 from ponente.store.token_cache.cache import open_cache, open_growing_cache
 from ponente.store.token_cache.ledger import CacheError, read_plan
-from ponente.tokens.build import CacheSpec, build_cache, cache_specs
+from ponente.tokens.build import build_cache
 from ponente.tokens.config import ComponentConfig, DataConfig
 from ponente.tokens.formats.format import EncodedRows, Encoder, EncoderOptions
 from ponente.tokens.formats.text import TextFormat
 from ponente.tokens.load import load_tokenizer
 from ponente.tokens.progress import BuildProgress
+from ponente.tokens.spec import CacheSpec, cache_specs
 from ponente.tokens.tokenizer import Tokenizer
 
 

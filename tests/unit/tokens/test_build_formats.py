@@ -15,11 +15,12 @@ from ponente.config.errors import UserError
 from ponente.store.sources import UrlSourceConfig
 from ponente.store.sources.text import TxtUnit
 from ponente.store.token_cache.cache import TokenCache, open_cache
-from ponente.tokens.build import CacheSpec, build_cache
+from ponente.tokens.build import build_cache
 from ponente.tokens.formats import ChatFormat, PrebuiltFormat, SupervisedFormat, TextFormat
 from ponente.tokens.formats.format import TokenFormat
 from ponente.tokens.load import load_tokenizer
 from ponente.tokens.online import OnlineBuild
+from ponente.tokens.spec import CacheSpec
 
 Build = Callable[..., TokenCache]
 
