@@ -85,11 +85,6 @@ def trial_by(reference: Engine, texts: Sequence[str]) -> Trial:
     return Trial(texts=list(texts), answers=(without, with_special))
 
 
-def disagreement(engine: Engine, reference: Engine, texts: Sequence[str]) -> str | None:
-    """Why `engine` must not be used in place of `reference`; None where their ids are equal on all texts."""
-    return trial_by(reference, texts).failure_of(engine)
-
-
 def _first_difference(
     trial: Engine, texts: Sequence[str], expected: tuple[Ids, Offsets], found: tuple[Ids, Offsets]
 ) -> str:

@@ -1,4 +1,4 @@
-"""The `fastokens` library: the same ids many times faster, where `engine.disagreement` finds that they are the same."""
+"""The `fastokens` library: the same ids many times faster, where an `engine.Trial` finds that they are the same."""
 
 from collections.abc import Sequence
 from importlib.metadata import version

@@ -15,7 +15,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from ponente.config.errors import UserError
 from ponente.tokens.definition import TokenizerDefinition, define
-from ponente.tokens.engine import Trial, battery, disagreement, trial_by
+from ponente.tokens.engine import Trial, battery, trial_by
 from ponente.tokens.fast import FastEngine
 from ponente.tokens.load import load_tokenizer, on_trial
 from ponente.tokens.reference import ReferenceEngine
@@ -75,7 +75,7 @@ def test_the_fast_engine_is_used_where_it_is_exact(tiny: Tokenizer, tiny_folder:
     ],
 )
 def test_the_battery_finds_an_engine_that_is_wrong_somewhere(definition: TokenizerDefinition, trigger: str) -> None:
-    reason = disagreement(Wrong(definition, trigger), ReferenceEngine(definition), battery(definition))
+    reason = trial_by(ReferenceEngine(definition), battery(definition)).failure_of(Wrong(definition, trigger))
     assert reason is not None
     assert "wrong 1.0 gives other ids for" in reason
 
@@ -89,11 +89,11 @@ def test_the_battery_holds_the_added_tokens_that_strip_spaces(own_folder: Path) 
     parsed["added_tokens"] += many
     own = define("own", {"tokenizer.json": json.dumps(parsed).encode()})
     assert any(" <strips> " in text for text in battery(own))
-    assert disagreement(Wrong(own, "<strips>"), ReferenceEngine(own), battery(own)) is not None
+    assert trial_by(ReferenceEngine(own), battery(own)).failure_of(Wrong(own, "<strips>")) is not None
 
 
 def test_a_panic_of_the_engine_is_a_reason_and_no_crash(definition: TokenizerDefinition) -> None:
-    reason = disagreement(Wrong(definition, "a", panics=True), ReferenceEngine(definition), ["a"])
+    reason = trial_by(ReferenceEngine(definition), ["a"]).failure_of(Wrong(definition, "a", panics=True))
     assert reason == "wrong 1.0 failed (BaseException: called `Option::unwrap()` on a `None` value)"
 
 

@@ -191,11 +191,15 @@ def test_errors_say_what_was_found_and_what_to_do(tmp_path: Path, own_folder: Pa
         load_tokenizer("gpt2", engine="magic")
 
 
-def test_a_sentencepiece_model_alone_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentencepiece", None)  # as if it were not installed
+def test_a_sentencepiece_model_alone_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>")
-    with pytest.raises(UserError, match="pip install sentencepiece"):
-        load_tokenizer(str(tmp_path))
+    program = (  # elsewhere, because transformers remembers whether it found sentencepiece
+        "import sys\nsys.modules['sentencepiece'] = None\nfrom ponente.tokens.load import load_tokenizer\n"
+        "try: load_tokenizer(sys.argv[1])\nexcept Exception as error: print(type(error).__name__, error)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
+    assert said.startswith("UserError") and "pip install sentencepiece" in said
 
 
 def load_elsewhere(name: str, **environment: str) -> str:

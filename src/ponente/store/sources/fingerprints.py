@@ -58,21 +58,11 @@ def changes(stored: Sequence[Fingerprint], now: Sequence[Fingerprint]) -> list[s
 def check_fingerprints(stored: Sequence[Fingerprint], paths: Sequence[str]) -> list[str]:
     """`changes` of files since they were stored, reading as little as it takes.
 
-    A file of the same path, size and time is not opened. One that cannot be reached now is taken for unchanged:
-    `not_checked` names these.
+    A file of the same path, size and time is not opened. One that cannot be reached now is taken for unchanged, with a
+    warning.
     """
     known = {one.path: one for one in stored}
     return changes(stored, in_threads(lambda path: _renewed(path, known), paths))
-
-
-def not_checked(stored: Sequence[Fingerprint]) -> list[str]:
-    """The stored files that cannot be reached now, one sentence each."""
-    faults = in_threads(_fault_of, [one.path for one in stored])
-    return [
-        f"{one.path} cannot be reached, so whether it changed was not checked ({fault})"
-        for one, fault in zip(stored, faults, strict=True)
-        if fault
-    ]
 
 
 def _renewed(path: str, known: Mapping[str, Fingerprint]) -> Fingerprint:
@@ -90,14 +80,6 @@ def _renewed(path: str, known: Mapping[str, Fingerprint]) -> Fingerprint:
             raise
         logger.warning("%s cannot be reached; whether it changed was not checked", path)
         return before
-
-
-def _fault_of(path: str) -> str:
-    try:
-        state_of(path)
-    except _UNREACHED as error:
-        return str(error)
-    return ""
 
 
 def _content(one: Fingerprint) -> tuple[int, str]:

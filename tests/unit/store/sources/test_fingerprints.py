@@ -13,7 +13,6 @@ from ponente.store.sources.fingerprints import (
     check_fingerprints,
     fingerprint,
     fingerprints_of,
-    not_checked,
 )
 from ponente.store.sources.source import Fingerprint
 from ponente.store.sources.url import UrlSourceConfig
@@ -118,8 +117,6 @@ def test_a_file_that_cannot_be_reached_is_not_checked_and_no_change(
     Path(before[0].path).unlink()
     assert check_fingerprints(before, [one.path for one in before]) == []
     assert "a.jsonl cannot be reached" in caplog.text
-    found = not_checked(before)
-    assert [sentence.split()[0] for sentence in found] == [before[0].path, before[2].path]
-    assert all("was not checked" in sentence for sentence in found)
+    assert caplog.text.count("was not checked") == 2
     with pytest.raises(FileNotFoundError):
         check_fingerprints(before, [f"{tmp_path}/new.jsonl"])
