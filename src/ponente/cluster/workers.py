@@ -6,6 +6,7 @@ replaced. Workers end with their parent.
 """
 
 import contextlib
+import importlib
 import logging
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -89,7 +91,8 @@ class WorkerPool:
             if key is None:
                 return
             if not idle:
-                worker = _Worker(self._call)
+                worker = _READY.pop() if _READY else _Worker()
+                worker.learn(self._call)
                 self._workers.append(worker)
                 idle.append(worker)
             idle.pop().give(key)
@@ -109,16 +112,32 @@ class WorkerPool:
         return news
 
 
+@contextmanager
+def workers_ready(count: int, module: str) -> Iterator[None]:
+    """Starts processes that import `module` while the block prepares their work; pools made in the block take them."""
+    _READY.extend(_Worker(module) for _ in range(count))
+    try:
+        yield
+    finally:
+        while _READY:
+            _READY.pop().kill()
+
+
 class _Worker:
     """One process and the call it is busy with."""
 
-    def __init__(self, call: Callable[[int], Any]) -> None:
+    def __init__(self, module: str | None = None) -> None:
         self.connection, theirs = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_serve, args=(theirs, call), daemon=True)
+        self._process = _CONTEXT.Process(target=_serve, args=(theirs, module), daemon=True)
         self._process.start()
         theirs.close()
         self.key: int | None = None
         self.since = 0.0
+
+    def learn(self, call: Callable[[int], Any]) -> None:
+        """Tells it what to call; what cannot be sent is an error here."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died; the next look finds out
+            self.connection.send(call)
 
     def give(self, key: int) -> None:
         self.key, self.since = key, time.monotonic()
@@ -151,12 +170,21 @@ class _Worker:
         self.connection.close()
 
 
-def _serve(connection: Connection, call: Callable[[int], Any]) -> None:
+_READY: list[_Worker] = []  # started, and not yet any pool's
+
+
+def _serve(connection: Connection, module: str | None) -> None:
     """The main loop of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    if module is not None:
+        importlib.import_module(module)
+    try:
+        call: Callable[[int], Any] = connection.recv()
+    except (EOFError, OSError):
+        return
     while True:
         try:
             key = connection.recv()

@@ -14,6 +14,7 @@ import msgspec
 
 from ponente.cluster.context import current_step
 from ponente.cluster.shards import MAPS, map_shards
+from ponente.cluster.workers import workers_ready
 from ponente.config.errors import RefusedError
 from ponente.config.snapshot import plain_value
 from ponente.store.lock import alone_in
@@ -82,24 +83,40 @@ def build_cache(
     """
     path = absolute(spec.path)
     tensor_store(path)
-    tokenizer = load_tokenizer(spec.tokenizer, vocab_size=spec.vocab_size, engine="tokenizers")
-    spec.row_format.encoder(tokenizer, spec.options)  # what never could work fails here
     if (ledger := read_ledger(path)) is not None:
-        return _finished_before(spec, path, ledger, tokenizer)
-    new_plan = _new_plan(spec, tokenizer) if read_plan(path) is None else None  # fails before a folder is made
-    with alone_in(path):
-        if (ledger := read_ledger(path)) is not None:
-            return _finished_before(spec, path, ledger, tokenizer)
-        _clean_private(path)
-        plan = _plan_in_force(spec, path, tokenizer, new_plan)
-        units = _units(spec, plan)
-        if on_begun is not None:
-            on_begun()
-        _build_units(spec, path, plan, units, tokenizer, workers, on_progress, in_order=in_order)
-        _check(spec, path, plan, tokenizer)  # the sources may have changed meanwhile
-        ledger = _finish(spec, path, plan)
+        return _finished_before(spec, path, ledger, _checked_tokenizer(spec))
+    begun = read_plan(path)
+    new_units = spec.source.units(spec.split) if begun is None else []  # fails before a folder is made
+    busy = min(_cores() if workers is None else workers, len(begun.units if begun else new_units))
+    with workers_ready(busy, UnitBuild.__module__):
+        tokenizer = _checked_tokenizer(spec)
+        new_plan = _new_plan(spec, tokenizer, new_units) if begun is None else None
+        with alone_in(path):
+            if (ledger := read_ledger(path)) is not None:
+                return _finished_before(spec, path, ledger, tokenizer)
+            _clean_private(path)
+            plan = _plan_in_force(spec, path, tokenizer, new_plan)
+            units = _units(spec, plan)
+            if on_begun is not None:
+                on_begun()
+            _build_units(spec, path, plan, units, tokenizer, workers, on_progress, in_order=in_order)
+            _check(spec, path, plan, tokenizer)  # the sources may have changed meanwhile
+            ledger = _finish(spec, path, plan)
     logger.debug("%s: %s documents, %s tokens in %s", spec.name, f"{ledger.rows:,}", f"{ledger.tokens:,}", path)
     return ledger
+
+
+def _cores() -> int:
+    """How many cores there are for this build, as map_shards counts them."""
+    step = current_step()
+    return (step.num_cpus if step else None) or os.cpu_count() or 1
+
+
+def _checked_tokenizer(spec: CacheSpec) -> Tokenizer:
+    """The reference tokenizer; what never could work with it fails here."""
+    tokenizer = load_tokenizer(spec.tokenizer, vocab_size=spec.vocab_size, engine="tokenizers")
+    spec.row_format.encoder(tokenizer, spec.options)
+    return tokenizer
 
 
 def _finished_before(spec: CacheSpec, path: str, ledger: CacheLedger, tokenizer: Tokenizer) -> CacheLedger:
@@ -119,7 +136,7 @@ def _plan_in_force(spec: CacheSpec, path: str, tokenizer: Tokenizer, new_plan: C
         volume_of(path).remove(join(path, PLAN))
         plan = None
     if plan is None:
-        return write_plan(path, new_plan or _new_plan(spec, tokenizer))
+        return write_plan(path, new_plan or _new_plan(spec, tokenizer, spec.source.units(spec.split)))
     _check(spec, path, plan, tokenizer)
     logger.info("%s: finishing the cache that was begun at %s", spec.name, path)
     return plan
@@ -137,8 +154,7 @@ def _record(tokenizer: Tokenizer) -> TokenizerRecord:
     )
 
 
-def _new_plan(spec: CacheSpec, tokenizer: Tokenizer) -> CachePlan:
-    units = spec.source.units(spec.split)
+def _new_plan(spec: CacheSpec, tokenizer: Tokenizer, units: list[Unit]) -> CachePlan:
     if not units:
         raise RefusedError(
             f"found nothing to read in the {spec.split} split of {spec.name}; needed at least one file with a row. "
@@ -210,16 +226,14 @@ def _build_units(
     *,
     in_order: bool,
 ) -> None:
-    step = current_step()
-    cores = (step.num_cpus if step else None) or os.cpu_count() or 1  # as map_shards counts them
-    busy = max(1, min(cores if workers is None else workers, len(units)))
+    busy = max(1, min(_cores() if workers is None else workers, len(units)))
     build = UnitBuild(
         cache=path,
         source=spec.source,
         row_format=spec.row_format,
         options=spec.options,
         tokenizer=_on_trial(spec, units, tokenizer),
-        threads=max(1, cores // busy),
+        threads=max(1, _cores() // busy),
         columns=plan.columns,
         segment_tokens=plan.segment_tokens,
         max_bad_records=spec.max_bad_records,

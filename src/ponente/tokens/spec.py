@@ -8,7 +8,7 @@ from ponente.store.token_cache.ledger import read_ledger
 from ponente.tokens.config import DataConfig
 from ponente.tokens.formats.format import EncoderOptions, TokenFormat
 
-SEGMENT_TOKENS = 1 << 22  # a reader may start, and a killed build go on, after so many
+SEGMENT_TOKENS = 1 << 23  # a reader may start, and a killed build go on, after so many
 
 
 @dataclass(frozen=True, kw_only=True)

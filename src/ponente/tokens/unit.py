@@ -31,6 +31,8 @@ from ponente.store.token_cache.segment import (
 from ponente.tokens.formats.format import INPUT_IDS, EncodedRows, Encoder, EncoderOptions, TokenFormat
 from ponente.tokens.tokenizer import Tokenizer
 
+_TRIM_UNITS = 8  # after every so many on average: what is given back must be fetched again
+
 
 @dataclass(frozen=True, kw_only=True)
 class UnitBuild:
@@ -57,7 +59,8 @@ class UnitBuild:
                 report_counts(documents=cutter.rows, tokens=cutter.tokens, bytes=source_bytes)
             cutter.finish()
         report_counts(documents=cutter.rows, tokens=cutter.tokens, bytes=self.source.unit_bytes(shard["unit"]))
-        return_free_memory()
+        if shard["index"] % _TRIM_UNITS == 0:
+            return_free_memory()
         return {"rows": cutter.rows, "tokens": cutter.tokens}
 
     @cached_property
