@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from ponente.cluster import map_shards
 from ponente.cluster.context import Progress, StepContext, running_step
+from ponente.cluster.workers import workers_ready
 from ponente.config.errors import RefusedError
 from ponente.store.formats import FormatError
 from ponente.store.redaction import Redactor
@@ -194,3 +196,13 @@ def test_counts_of_all_shards_are_added_up(workers: int, state: str) -> None:
     map_shards(chores.count_letters, WORDS, state_path=state, workers=workers, on_counts=told)
     assert seen[-1] == {"letters": 18, "words": 3}
     assert all(before.get("letters", 0) <= after.get("letters", 0) for before, after in itertools.pairwise(seen))
+
+
+def test_workers_that_were_started_before_take_the_work_and_go_with_the_block(state: str) -> None:
+    with workers_ready(2, "json"):
+        early = {process.pid for process in multiprocessing.active_children()}
+        assert len(early) == 2
+        done = map_shards(chores.shout, WORDS, state_path=state, workers=1)
+        assert len(done.paths) == 3
+        assert len(early & {process.pid for process in multiprocessing.active_children()}) == 1  # one was taken
+    assert not early & {process.pid for process in multiprocessing.active_children()}
