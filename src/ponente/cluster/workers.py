@@ -112,27 +112,12 @@ class WorkerPool:
         return news
 
 
-@dataclass(frozen=True)
-class _Beforehand:
-    """What a worker is to do before it learns what to call."""
-
-    task: Callable[[], None]
-
-
 @contextmanager
-def workers_ready(count: int, module: str) -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Starts processes that import `module` while the block prepares their work; pools made in the block take them.
-
-    The block is given a function that has each of them do something meanwhile: `beforehand(task)`.
-    """
+def workers_ready(count: int, module: str) -> Iterator[None]:
+    """Starts processes that import `module` while the block prepares their work; pools made in the block take them."""
     _READY.extend(_Worker(module) for _ in range(count))
-
-    def beforehand(task: Callable[[], None]) -> None:
-        for worker in _READY:
-            worker.prepare(task)
-
     try:
-        yield beforehand
+        yield
     finally:
         while _READY:
             _READY.pop().kill()
@@ -148,22 +133,11 @@ class _Worker:
         theirs.close()
         self.key: int | None = None
         self.since = 0.0
-        self._telling: threading.Thread | None = None
-
-    def prepare(self, task: Callable[[], None]) -> None:
-        """Has it do something; does not wait until it listens."""
-        self._telling = threading.Thread(target=self._tell, args=(_Beforehand(task),), daemon=True)
-        self._telling.start()
-
-    def _tell(self, message: object) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died; the next look finds out
-            self.connection.send(message)
 
     def learn(self, call: Callable[[int], Any]) -> None:
         """Tells it what to call; what cannot be sent is an error here."""
-        if self._telling is not None:
-            self._telling.join()
-        self._tell(call)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died; the next look finds out
+            self.connection.send(call)
 
     def give(self, key: int) -> None:
         self.key, self.since = key, time.monotonic()
@@ -193,8 +167,6 @@ class _Worker:
     def kill(self) -> None:
         self._process.kill()
         self._process.join(timeout=10)
-        if self._telling is not None:
-            self._telling.join()  # nobody listens any more, so it ends
         self.connection.close()
 
 
@@ -210,13 +182,9 @@ def _serve(connection: Connection, module: str | None) -> None:
     if module is not None:
         importlib.import_module(module)
     try:
-        message = connection.recv()
-        while isinstance(message, _Beforehand):
-            message.task()
-            message = connection.recv()
+        call: Callable[[int], Any] = connection.recv()
     except (EOFError, OSError):
         return
-    call: Callable[[int], Any] = message
     while True:
         try:
             key = connection.recv()

@@ -50,7 +50,6 @@ from ponente.tokens.load import load_tokenizer, on_trial
 from ponente.tokens.meter import Meter
 from ponente.tokens.progress import BuildProgress
 from ponente.tokens.spec import CacheSpec
-from ponente.tokens.text_tokenizer import TextTokenizer
 from ponente.tokens.tokenizer import Tokenizer
 from ponente.tokens.unit import UnitBuild
 
@@ -85,16 +84,12 @@ def build_cache(
     path = absolute(spec.path)
     tensor_store(path)
     if (ledger := read_ledger(path)) is not None:
-        tokenizer = load_tokenizer(spec.tokenizer, vocab_size=spec.vocab_size, engine="tokenizers")
-        return _finished_before(spec, path, ledger, tokenizer)
+        return _finished_before(spec, path, ledger, _checked_tokenizer(spec))
     begun = read_plan(path)
     new_units = spec.source.units(spec.split) if begun is None else []  # fails before a folder is made
     busy = min(_cores() if workers is None else workers, len(begun.units if begun else new_units))
-    with workers_ready(busy, UnitBuild.__module__) as beforehand:
-        tokenizer = load_tokenizer(spec.tokenizer, vocab_size=spec.vocab_size, engine="tokenizers")
-        if isinstance(tokenizer, TextTokenizer):
-            beforehand(tokenizer.ahead(_threads(busy)))
-        spec.row_format.encoder(tokenizer, spec.options)  # what never could work fails here
+    with workers_ready(busy, UnitBuild.__module__):
+        tokenizer = _checked_tokenizer(spec)
         new_plan = _new_plan(spec, tokenizer, new_units) if begun is None else None
         with alone_in(path):
             if (ledger := read_ledger(path)) is not None:
@@ -117,9 +112,11 @@ def _cores() -> int:
     return (step.num_cpus if step else None) or os.cpu_count() or 1
 
 
-def _threads(busy: int) -> int:
-    """How many threads each of so many busy workers may use."""
-    return max(1, _cores() // max(1, busy))
+def _checked_tokenizer(spec: CacheSpec) -> Tokenizer:
+    """The reference tokenizer; what never could work with it fails here."""
+    tokenizer = load_tokenizer(spec.tokenizer, vocab_size=spec.vocab_size, engine="tokenizers")
+    spec.row_format.encoder(tokenizer, spec.options)
+    return tokenizer
 
 
 def _finished_before(spec: CacheSpec, path: str, ledger: CacheLedger, tokenizer: Tokenizer) -> CacheLedger:
@@ -229,14 +226,14 @@ def _build_units(
     *,
     in_order: bool,
 ) -> None:
-    busy = min(_cores() if workers is None else workers, len(units))
+    busy = max(1, min(_cores() if workers is None else workers, len(units)))
     build = UnitBuild(
         cache=path,
         source=spec.source,
         row_format=spec.row_format,
         options=spec.options,
         tokenizer=_on_trial(spec, units, tokenizer),
-        threads=_threads(busy),
+        threads=max(1, _cores() // busy),
         columns=plan.columns,
         segment_tokens=plan.segment_tokens,
         max_bad_records=spec.max_bad_records,

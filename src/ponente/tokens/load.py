@@ -45,11 +45,8 @@ def load_tokenizer(name: str, *, vocab_size: int | None = None, engine: EngineNa
             )
         return PassthroughTokenizer(vocab_size)
     definition = define(name, _files(name))
-    if engine == "tokenizers":
-        tokenizer = TextTokenizer(definition)  # loads it when it is first used
-    else:
-        reference = ReferenceEngine(definition)
-        tokenizer = TextTokenizer(definition, reference, _fast_engine(definition, reference, engine))
+    reference = ReferenceEngine(definition)
+    tokenizer = TextTokenizer(definition, reference, _fast_engine(definition, reference, engine))
     if vocab_size not in (None, tokenizer.vocab_size):
         raise UserError(
             f"found vocab_size: {vocab_size} beside tokenizer {name}, which has {tokenizer.vocab_size} ids; needed "
@@ -113,6 +110,8 @@ def _hub_files(name: str) -> dict[str, bytes]:
 
 
 def _fast_engine(definition: TokenizerDefinition, reference: ReferenceEngine, engine: str | None) -> Engine | None:
+    if engine == "tokenizers":
+        return None
     fast, reason = fast_engine(definition, trial_by(reference, battery(definition)))
     if fast is not None:
         return fast

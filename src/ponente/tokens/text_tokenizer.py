@@ -1,13 +1,13 @@
 """A tokenizer of text: the reference library, and the fast one in front of it where it is exact."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ponente.tokens.choice import fast_engine, load_ahead
+from ponente.tokens.choice import fast_engine
 from ponente.tokens.definition import TokenizerDefinition
 from ponente.tokens.engine import Engine, Trial, battery, trial_by
 from ponente.tokens.reference import ReferenceEngine
@@ -125,10 +125,6 @@ class TextTokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         return self._reference.decode(ids, skip_special_tokens=skip_special_tokens)
-
-    def ahead(self, threads: int) -> Callable[[], None]:
-        """What a process may do ahead that will be sent this tokenizer on trial: load the fast engine."""
-        return partial(load_ahead, self._definition, threads)
 
     def on_trial(self, sample: Sequence[str]) -> "TextTokenizer":
         """This tokenizer for other processes, where the fast engine must pass the battery and `sample` first."""

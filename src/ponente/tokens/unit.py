@@ -5,6 +5,7 @@ the batches were, and each says at which row the next begins; so a unit that was
 published segment, and its bytes are the same as if it had never stopped.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +28,6 @@ from ponente.store.token_cache.segment import (
     segment_name,
     write_segment,
 )
-from ponente.tokens.choice import set_threads
 from ponente.tokens.formats.format import INPUT_IDS, EncodedRows, Encoder, EncoderOptions, TokenFormat
 from ponente.tokens.tokenizer import Tokenizer
 
@@ -66,7 +66,7 @@ class UnitBuild:
     @cached_property
     def _encode(self) -> Encoder:
         use_one_heap()
-        set_threads(self.threads)
+        os.environ["FASTOKENS_BPE_THREADS"] = str(self.threads)
         return self.row_format.encoder(self.tokenizer, self.options)
 
     @cached_property

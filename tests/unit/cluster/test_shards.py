@@ -5,7 +5,6 @@ import json
 import math
 import multiprocessing
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -207,13 +206,3 @@ def test_workers_that_were_started_before_take_the_work_and_go_with_the_block(st
         assert len(done.paths) == 3
         assert len(early & {process.pid for process in multiprocessing.active_children()}) == 1  # one was taken
     assert not early & {process.pid for process in multiprocessing.active_children()}
-
-
-def test_workers_that_are_ready_do_beforehand_what_they_are_told(state: str, tmp_path: Path) -> None:
-    note = tmp_path / "note"
-    with workers_ready(1, "json") as beforehand:
-        beforehand(partial(chores.note_down, str(note), "x" * 1_000_000))  # more than a pipe holds
-        map_shards(chores.shout, WORDS, state_path=state, workers=1)
-    assert note.read_text() == "x" * 1_000_000
-    with workers_ready(2, "json") as beforehand:
-        beforehand(partial(chores.note_down, str(note), "y" * 1_000_000))  # and nobody takes them

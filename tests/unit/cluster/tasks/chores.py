@@ -98,8 +98,3 @@ def count_letters(shard: str) -> int:
     for number in range(1, len(shard) + 1):
         report_counts(letters=number, words=1)
     return len(shard)
-
-
-def note_down(path: str, text: str) -> None:
-    """Writes a file."""
-    Path(path).write_text(text)
