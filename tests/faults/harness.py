@@ -36,11 +36,11 @@ def seeds(rounds: int, *, soak: int) -> range:
     return range(soak if os.environ.get(SOAK) else rounds)
 
 
-def note(fault: str, **details: Any) -> None:
-    """Tells the soak's summary of a fault."""
+def note(fault: str, *, phase: str, **details: Any) -> None:
+    """Tells the soak's summary of a fault, and where it struck."""
     if path := os.environ.get(NOTES):
         with open(path, "a") as notes:
-            notes.write(json.dumps({"fault": fault, **details}) + "\n")
+            notes.write(json.dumps({"fault": fault, "phase": phase, **details}) + "\n")
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
