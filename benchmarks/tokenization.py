@@ -40,6 +40,7 @@ from tokenization_peers.contestants import (
     last_json,
     levanter_is_installed,
     our_command,
+    our_opening,
     our_start_seconds,
     output_of,
     run_fastest,
@@ -148,6 +149,9 @@ def compare(vocabulary: str, setting: Setting) -> dict[str, float | None]:
                 passes[name].append(contestant(setting))
     print_race(vocabulary, passes)
     print_start(setting, min(run.seconds for run in passes[OURS]))
+    for count, figures in our_opening(setting).items():
+        seconds, grown = figures["open_seconds"], figures["grown_bytes"] / 1e6
+        print(f"  a cache of {count} segments is opened and read in {seconds:.3f} s, memory grows by {grown:.1f} MB")
     check_tokens(setting, passes)
     speeds = {name: max(run.megabytes_per_second for run in runs) for name, runs in passes.items()}
     memory = measure_memory(vocabulary, setting)

@@ -82,6 +82,17 @@ def our_start_seconds(setting: Setting) -> float:
     return seconds
 
 
+def our_opening(setting: Setting) -> dict[str, Any]:
+    """Seconds and memory of opening our caches of few and of many segments."""
+    shard, cache = setting.work / "one.jsonl", setting.work / "cache"
+    shard.write_text(json.dumps({"text": "One short document."}) + "\n")
+    output_of(our_command(setting, [shard], cache))
+    script = [sys.executable, str(PEERS / "many_shards.py"), str(our_ledger(cache).parent), str(setting.work)]
+    figures = last_json(output_of(script))
+    shutil.rmtree(cache)
+    return figures
+
+
 def our_command(setting: Setting, shards: list[Path], cache: Path) -> list[str]:
     return [sys.executable, "-m", "ponente", "cache-dataset", "--config_path", str(our_config(setting, shards, cache))]
 

@@ -86,13 +86,6 @@ def open_array(path: str, context: ts.Context | None = None) -> ts.TensorStore:
         return ts.open(spec, read=True, context=context or ts.Context()).result()
 
 
-def read_array(path: str) -> NDArray[Any]:
-    """A whole array."""
-    tensor = open_array(path)
-    with naming_failure(path):
-        return np.asarray(tensor.read().result())
-
-
 @contextmanager
 def naming_failure(path: str) -> Iterator[None]:
     """Turns TensorStore's errors about a place into an OSError (disk) or a TensorError (missing or damaged)."""

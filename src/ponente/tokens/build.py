@@ -38,10 +38,9 @@ from ponente.store.token_cache.ledger import (
 )
 from ponente.store.token_cache.segment import (
     check_segments,
+    notes_of_unit,
     published_segments,
-    read_note,
     read_quarantine,
-    segment_name,
 )
 from ponente.store.volume import volume_of
 from ponente.tokens.agreement import check_agreement, source_changes
@@ -252,13 +251,15 @@ def _finish(spec: CacheSpec, path: str, plan: CachePlan) -> CacheLedger:
     segments: list[SegmentRecord] = []
     empty_rows, bad_rows = 0, 0
     for unit in range(len(plan.units)):
-        position, is_last = 0, False
-        while not is_last:
-            name = segment_name(unit, position)
-            note = read_note(path, name)
+        notes = list(notes_of_unit(path, unit))
+        if not notes or not notes[-1][1].is_last:
+            raise CacheError(
+                f"found unit {unit} of {path} without its last segment, although it was built; needed all of them. "
+                "Run the command again."
+            )
+        for name, note in notes:
             segments.append(SegmentRecord(name, note.rows, note.tokens))
             empty_rows, bad_rows = empty_rows + note.empty_rows, bad_rows + note.bad_rows
-            position, is_last = position + 1, note.is_last
     if bad_rows:
         _write_quarantine(spec, path, segments, bad_rows)
     rows = sum(segment.rows for segment in segments)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from ponente.cluster.context import report_progress
 from ponente.store.token_cache.ledger import CachePlan
-from ponente.store.token_cache.segment import find_note, segment_name
+from ponente.store.token_cache.segment import notes_of_unit
 from ponente.store.volume import volume_of
 from ponente.tokens.progress import BuildProgress
 from ponente.tokens.spec import CacheSpec
@@ -27,9 +27,9 @@ class Meter:
         self._total = sum(spec.source.unit_bytes(unit) for unit in plan.units)
         recorded = set(volume_of(path).names(records))  # others are gone through, and count, again
         done = [
-            (spec.source.unit_bytes(unit), counts)
+            (spec.source.unit_bytes(unit), _counts_of_unit(path, index))
             for index, unit in enumerate(plan.units)
-            if f"{index:05d}.json" in recorded and (counts := _counts_of_unit(path, index)) is not None
+            if f"{index:05d}.json" in recorded
         ]
         self._before = sum(size for size, _ in done)
         self._documents = sum(rows for _, (rows, _) in done)
@@ -51,11 +51,7 @@ class Meter:
             self._on_progress(progress)
 
 
-def _counts_of_unit(path: str, unit: int) -> tuple[int, int] | None:
-    """Rows and tokens of a unit that is finished; None for others."""
-    rows, tokens, position = 0, 0, 0
-    while (note := find_note(path, segment_name(unit, position))) is not None:
-        rows, tokens, position = rows + note.rows, tokens + note.tokens, position + 1
-        if note.is_last:
-            return rows, tokens
-    return None
+def _counts_of_unit(path: str, unit: int) -> tuple[int, int]:
+    """Rows and tokens of what is published of a unit."""
+    notes = [note for _, note in notes_of_unit(path, unit)]
+    return sum(note.rows for note in notes), sum(note.tokens for note in notes)

@@ -24,7 +24,7 @@ from ponente.store.sources.source import BadRow, RowBatch, SourceConfig
 from ponente.store.tensors import write_context
 from ponente.store.token_cache.segment import (
     SegmentNote,
-    find_note,
+    notes_of_unit,
     segment_name,
     write_segment,
 )
@@ -96,10 +96,7 @@ class _SegmentCutter:
 
     def _take_published(self) -> None:
         """Goes on after the segments that an earlier attempt published."""
-        while not self.is_done:
-            note = find_note(self._build.cache, segment_name(self._unit, self._position))
-            if note is None:
-                return
+        for _, note in notes_of_unit(self._build.cache, self._unit):
             self.rows += note.rows
             self.tokens += note.tokens
             self._bad_total += note.bad_rows

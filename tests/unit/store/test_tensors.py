@@ -4,15 +4,22 @@ import errno
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from ponente.config.errors import RefusedError
-from ponente.store.tensors import TensorError, open_array, read_array, tensor_store, write_array, write_context
+from ponente.store.tensors import TensorError, naming_failure, open_array, tensor_store, write_array, write_context
+
+
+def read_array(path: str) -> NDArray[Any]:
+    with naming_failure(path):
+        return np.asarray(open_array(path).read().result())
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "int64", "float32"])

@@ -6,7 +6,8 @@ encoded lie beside the columns in quarantine.jsonl.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -89,6 +90,18 @@ def find_note(cache: str, name: str) -> SegmentNote | None:
     except FileNotFoundError:
         return None
     return decode_record(path, data, msgspec.json.Decoder(_Group).decode, FORMAT).attributes.ponente
+
+
+def notes_of_unit(cache: str, unit: int) -> Iterator[tuple[str, SegmentNote]]:
+    """The published segments of a unit from the first on, up to its last or to the first that is not there yet."""
+    for position in count():
+        name = segment_name(unit, position)
+        note = find_note(cache, name)
+        if note is None:
+            return
+        yield name, note
+        if note.is_last:
+            return
 
 
 def read_note(cache: str, name: str) -> SegmentNote:
