@@ -6,7 +6,6 @@ replaced. Workers end with their parent.
 """
 
 import contextlib
-import importlib
 import logging
 import multiprocessing
 import os
@@ -19,9 +18,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol
 
 from ponente.cluster.launch import LOG_FORMAT, RESUME_EXIT
+from ponente.cluster.nursery import ForkedProcess, Nursery, can_fork
 from ponente.cluster.process import signal_name
 from ponente.config.errors import UserError
 from ponente.store.volume import is_no_space
@@ -91,7 +92,7 @@ class WorkerPool:
             if key is None:
                 return
             if not idle:
-                worker = _READY.pop() if _READY else _Worker()
+                worker = _Worker(_nursery.get())
                 worker.learn(self._call)
                 self._workers.append(worker)
                 idle.append(worker)
@@ -113,24 +114,29 @@ class WorkerPool:
 
 
 @contextmanager
-def workers_ready(count: int, module: str) -> Iterator[None]:
-    """Starts processes that import `module` while the block prepares their work; pools made in the block take them."""
-    _READY.extend(_Worker(module) for _ in range(count))
+def nursery_of(module: str) -> Iterator[Nursery | None]:
+    """A process that imports `module` while the block prepares work; pools made in the block take workers from it.
+
+    None where processes cannot be forked; workers are then started one by one.
+    """
+    if not can_fork():
+        yield None
+        return
+    nursery = Nursery(module, _serve)
+    token = _nursery.set(nursery)
     try:
-        yield
+        yield nursery
     finally:
-        while _READY:
-            _READY.pop().kill()
+        _nursery.reset(token)
+        nursery.close()
 
 
 class _Worker:
     """One process and the call it is busy with."""
 
-    def __init__(self, module: str | None = None) -> None:
-        self.connection, theirs = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_serve, args=(theirs, module), daemon=True)
-        self._process.start()
-        theirs.close()
+    def __init__(self, nursery: Nursery | None) -> None:
+        forked = nursery.worker() if nursery is not None else None
+        self.connection, self._process = forked or _spawned()
         self.key: int | None = None
         self.since = 0.0
 
@@ -170,17 +176,24 @@ class _Worker:
         self.connection.close()
 
 
-_READY: list[_Worker] = []  # started, and not yet any pool's
+_nursery: ContextVar[Nursery | None] = ContextVar("ponente_nursery", default=None)
 
 
-def _serve(connection: Connection, module: str | None) -> None:
+def _spawned() -> tuple[Connection, ForkedProcess | SpawnProcess]:
+    """A process of our own, that shares nothing."""
+    ours, theirs = _CONTEXT.Pipe()
+    process = _CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    return ours, process
+
+
+def _serve(connection: Connection) -> None:
     """The main loop of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if module is not None:
-        importlib.import_module(module)
     try:
         call: Callable[[int], Any] = connection.recv()
     except (EOFError, OSError):

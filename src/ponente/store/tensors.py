@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ponente.config.errors import RefusedError, UserError
 from ponente.store.paths import protocol_of
 
-CHUNK_ELEMENTS = 1 << 15  # read whole to get at one element: small enough for rows in random order
+CHUNK_ELEMENTS = 1 << 14  # read whole to get at one element: small enough for rows in random order
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CHECKSUM = {"name": "crc32c"}
 _OS_ERROR = re.compile(r"os_error_code='(\d+)'")
@@ -81,9 +81,14 @@ def _compression(dtype: np.dtype[Any]) -> dict[str, Any]:
 
 def open_array(path: str, context: ts.Context | None = None) -> ts.TensorStore:
     """Opens a zarr 3 array for reading; nothing of its data is read yet."""
-    spec = {"driver": "zarr3", "kvstore": tensor_store(path), "fill_missing_data_reads": False}
     with naming_failure(path):
-        return ts.open(spec, read=True, context=context or ts.Context()).result()
+        return begin_open_array(path, context or ts.Context()).result()
+
+
+def begin_open_array(path: str, context: ts.Context) -> "ts.Future[ts.TensorStore]":
+    """Begins to open a zarr 3 array for reading; wait for it within `naming_failure`."""
+    spec = {"driver": "zarr3", "kvstore": tensor_store(path), "fill_missing_data_reads": False}
+    return ts.open(spec, read=True, context=context)
 
 
 @contextmanager

@@ -8,13 +8,15 @@ rebuilt or dropped. Bytes do not depend on the number of workers, nor on how oft
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, cast
 
 import msgspec
 
 from ponente.cluster.context import current_step
+from ponente.cluster.nursery import Nursery
 from ponente.cluster.shards import MAPS, map_shards
-from ponente.cluster.workers import workers_ready
+from ponente.cluster.workers import nursery_of
 from ponente.config.errors import RefusedError
 from ponente.config.snapshot import plain_value
 from ponente.store.lock import alone_in
@@ -44,6 +46,8 @@ from ponente.store.token_cache.segment import (
 )
 from ponente.store.volume import volume_of
 from ponente.tokens.agreement import check_agreement, source_changes
+from ponente.tokens.choice import loading
+from ponente.tokens.definition import TokenizerDefinition
 from ponente.tokens.formats.format import INPUT_IDS, LOSS_MASK, LOSS_WEIGHTS
 from ponente.tokens.load import load_tokenizer, on_trial
 from ponente.tokens.meter import Meter
@@ -87,8 +91,8 @@ def build_cache(
     begun = read_plan(path)
     new_units = spec.source.units(spec.split) if begun is None else []  # fails before a folder is made
     busy = min(_cores() if workers is None else workers, len(begun.units if begun else new_units))
-    with workers_ready(busy, UnitBuild.__module__):
-        tokenizer = _checked_tokenizer(spec)
+    with nursery_of(UnitBuild.__module__) if busy else nullcontext() as nursery:
+        tokenizer = _checked_tokenizer(spec, nursery, _threads(busy))
         new_plan = _new_plan(spec, tokenizer, new_units) if begun is None else None
         with alone_in(path):
             if (ledger := read_ledger(path)) is not None:
@@ -111,9 +115,19 @@ def _cores() -> int:
     return (step.num_cpus if step else None) or os.cpu_count() or 1
 
 
-def _checked_tokenizer(spec: CacheSpec) -> Tokenizer:
-    """The reference tokenizer; what never could work with it fails here."""
-    tokenizer = load_tokenizer(spec.tokenizer, vocab_size=spec.vocab_size, engine="tokenizers")
+def _threads(busy: int) -> int:
+    """How many threads each of so many busy workers may use."""
+    return max(1, _cores() // max(1, busy))
+
+
+def _checked_tokenizer(spec: CacheSpec, nursery: Nursery | None = None, threads: int = 1) -> Tokenizer:
+    """The reference tokenizer; what never could work with it fails here. The nursery loads the fast one meanwhile."""
+
+    def prepare(definition: TokenizerDefinition) -> None:
+        if nursery is not None and LOSS_MASK not in spec.row_format.columns():  # masks need the reference
+            nursery.prepare(loading(definition, threads))
+
+    tokenizer = load_tokenizer(spec.tokenizer, vocab_size=spec.vocab_size, engine="tokenizers", on_defined=prepare)
     spec.row_format.encoder(tokenizer, spec.options)
     return tokenizer
 
@@ -225,14 +239,14 @@ def _build_units(
     *,
     in_order: bool,
 ) -> None:
-    busy = max(1, min(_cores() if workers is None else workers, len(units)))
+    busy = min(_cores() if workers is None else workers, len(units))
     build = UnitBuild(
         cache=path,
         source=spec.source,
         row_format=spec.row_format,
         options=spec.options,
         tokenizer=_on_trial(spec, units, tokenizer),
-        threads=max(1, _cores() // busy),
+        threads=_threads(busy),
         columns=plan.columns,
         segment_tokens=plan.segment_tokens,
         max_bad_records=spec.max_bad_records,

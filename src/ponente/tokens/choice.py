@@ -1,7 +1,30 @@
 """The fast engine for a tokenizer, if it gives the right answers to a trial."""
 
+import os
+from collections.abc import Callable
+from functools import partial
+
 from ponente.tokens.definition import TokenizerDefinition
 from ponente.tokens.engine import Engine, Trial
+
+_loaded: dict[str, Engine] = {}  # by fingerprint; before this process was forked
+
+
+def loading(definition: TokenizerDefinition, threads: int) -> Callable[[], None]:
+    """What loads the fast engine in a process from which others are forked, which then need not load it."""
+    return partial(_load, definition, threads)
+
+
+def _load(definition: TokenizerDefinition, threads: int) -> None:
+    from ponente.tokens.fast import FastEngine
+
+    os.environ["FASTOKENS_BPE_THREADS"] = str(threads)
+    try:
+        _loaded[definition.fingerprint] = FastEngine(definition)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 (a panic in Rust is no Exception)
+        return  # each worker finds out, and says why
 
 
 def fast_engine(definition: TokenizerDefinition, trial: Trial) -> tuple[Engine | None, str]:
@@ -9,7 +32,7 @@ def fast_engine(definition: TokenizerDefinition, trial: Trial) -> tuple[Engine |
     from ponente.tokens.fast import FastEngine
 
     try:
-        fast = FastEngine(definition)
+        fast = _loaded.get(definition.fingerprint) or FastEngine(definition)
         reason = trial.failure_of(fast)
     except (KeyboardInterrupt, SystemExit):
         raise

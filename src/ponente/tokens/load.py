@@ -5,7 +5,7 @@ computed by the fast engine where that is exact, else by the reference, which th
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Literal
 
@@ -24,7 +24,13 @@ EngineName = Literal["fastokens", "tokenizers"]
 logger = logging.getLogger(__name__)
 
 
-def load_tokenizer(name: str, *, vocab_size: int | None = None, engine: EngineName | str | None = None) -> Tokenizer:
+def load_tokenizer(
+    name: str,
+    *,
+    vocab_size: int | None = None,
+    engine: EngineName | str | None = None,
+    on_defined: Callable[[TokenizerDefinition], None] | None = None,
+) -> Tokenizer:
     """The tokenizer called `name`.
 
     Args:
@@ -32,6 +38,7 @@ def load_tokenizer(name: str, *, vocab_size: int | None = None, engine: EngineNa
             "passthrough" for data that are token ids already. What lies here goes before the hub.
         vocab_size: needed with "passthrough"; for others it must be theirs.
         engine: "tokenizers" or "fastokens"; by default the fast one if it is exact.
+        on_defined: is told the definition, if there is one, before any library reads it.
 
     Example: `load_tokenizer("gpt2").encode_flat(["Hello world"])[0].tolist() == [15496, 995]`
     """
@@ -45,6 +52,8 @@ def load_tokenizer(name: str, *, vocab_size: int | None = None, engine: EngineNa
             )
         return PassthroughTokenizer(vocab_size)
     definition = define(name, _files(name))
+    if on_defined is not None:
+        on_defined(definition)
     reference = ReferenceEngine(definition)
     tokenizer = TextTokenizer(definition, reference, _fast_engine(definition, reference, engine))
     if vocab_size not in (None, tokenizer.vocab_size):

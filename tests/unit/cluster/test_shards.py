@@ -13,7 +13,7 @@ import pytest
 
 from ponente.cluster import map_shards
 from ponente.cluster.context import Progress, StepContext, running_step
-from ponente.cluster.workers import workers_ready
+from ponente.cluster.workers import nursery_of
 from ponente.config.errors import RefusedError
 from ponente.store.formats import FormatError
 from ponente.store.redaction import Redactor
@@ -198,11 +198,23 @@ def test_counts_of_all_shards_are_added_up(workers: int, state: str) -> None:
     assert all(before.get("letters", 0) <= after.get("letters", 0) for before, after in itertools.pairwise(seen))
 
 
-def test_workers_that_were_started_before_take_the_work_and_go_with_the_block(state: str) -> None:
-    with workers_ready(2, "json"):
-        early = {process.pid for process in multiprocessing.active_children()}
-        assert len(early) == 2
-        done = map_shards(chores.shout, WORDS, state_path=state, workers=1)
-        assert len(done.paths) == 3
-        assert len(early & {process.pid for process in multiprocessing.active_children()}) == 1  # one was taken
-    assert not early & {process.pid for process in multiprocessing.active_children()}
+def test_workers_of_a_nursery_share_what_it_prepared(state: str) -> None:
+    with nursery_of("json") as nursery:
+        assert nursery is not None
+        nursery.prepare(chores.remember_a_wind)
+        done = map_shards(chores.remembered_wind, WORDS, state_path=state, workers=2)
+    assert done.values == ["tramontana"] * 3
+    assert not multiprocessing.active_children()
+
+
+def test_a_worker_of_a_nursery_that_is_killed_is_named_and_replaced(state: str) -> None:
+    with nursery_of("json"), pytest.raises(RuntimeError, match="SIGKILL"):
+        map_shards(chores.kill_myself_on_bora, WORDS, state_path=state, workers=2, max_attempts=1)
+
+
+def test_without_its_nursery_a_pool_starts_workers_of_its_own(state: str) -> None:
+    with nursery_of("json") as nursery:
+        assert nursery is not None
+        nursery.prepare(chores.kill_myself)
+        done = map_shards(chores.shout, WORDS, state_path=state, workers=2)
+    assert len(done.paths) == 3

@@ -6,17 +6,18 @@ segments, however many there are. A cache that is being built shows the rows tha
 """
 
 import bisect
-from collections import OrderedDict
+import hashlib
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import tensorstore as ts
 from numpy.typing import NDArray
 
 from ponente.store.paths import absolute, join
-from ponente.store.tensors import TensorError, naming_failure, open_array
+from ponente.store.tensors import naming_failure
 from ponente.store.token_cache.ledger import (
+    LEDGER,
     CacheError,
     CacheLedger,
     CachePlan,
@@ -25,10 +26,12 @@ from ponente.store.token_cache.ledger import (
     read_ledger,
     read_plan,
 )
-from ponente.store.token_cache.segment import OFFSETS, SegmentNote, published_segments, read_note, segment_path
+from ponente.store.token_cache.open_segments import OpenSegments
+from ponente.store.token_cache.segment import OFFSETS, SegmentNote, published_segments, read_note
+from ponente.store.token_cache.spans import SpanRead, begin_read, ragged_arange
+from ponente.store.volume import volume_of
 
 INPUT_IDS = "input_ids"
-_OPEN_SEGMENTS = 1024
 
 
 class TokenCache:
@@ -48,14 +51,14 @@ class TokenCache:
         self.is_finished = isinstance(about, CacheLedger)
         self._unit_count = 0 if isinstance(about, CacheLedger) else len(about.units)
         self._notes: dict[str, SegmentNote] = {}
-        self._context = ts.Context()
-        self._open: OrderedDict[tuple[int, str], ts.TensorStore] = OrderedDict()
+        self._open = OpenSegments(path)
         self._take(segments)
 
     def _take(self, segments: list[SegmentRecord]) -> None:
         self._segments = segments
         self._row_ends = list(accumulate(segment.rows for segment in segments))
         self._token_ends = list(accumulate(segment.tokens for segment in segments))
+        self._token_ends_array = np.array(self._token_ends, np.int64)
 
     @property
     def rows(self) -> int:
@@ -66,6 +69,11 @@ class TokenCache:
     def tokens(self) -> int:
         """How many tokens can be read."""
         return self._token_ends[-1] if self._token_ends else 0
+
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 of a finished cache's ledger."""
+        return hashlib.sha256(volume_of(self.path).read(join(self.path, LEDGER))).hexdigest()
 
     def refresh(self) -> None:
         """Takes in what a build has published since; nothing changes for rows that were there."""
@@ -88,7 +96,7 @@ class TokenCache:
         while start < stop:
             first = self._token_ends[position] - self._segments[position].tokens
             end = min(stop, self._token_ends[position])
-            pieces.append(self._column(position, column)[start - first : end - first].read())
+            pieces.append(self._open.column(self._segments[position], column)[start - first : end - first].read())
             start, position = end, position + 1
         with naming_failure(self.path):
             arrays = [np.asarray(piece.result()) for piece in pieces]
@@ -104,10 +112,43 @@ class TokenCache:
             first_token = self._token_ends[position] - self._segments[position].tokens
             end = min(stop, self._row_ends[position])
             with naming_failure(self.path):
-                found = self._column(position, OFFSETS)[start - first_row : end - first_row + 1].read().result()
+                offsets = self._open.column(self._segments[position], OFFSETS)
+                found = offsets[start - first_row : end - first_row + 1].read().result()
             pieces.append(np.asarray(found[1:] if pieces else found) + first_token)
             start, position = end, position + 1
         return _joined(pieces, "int64")
+
+    def begin_spans(self, starts: NDArray[np.int64], stops: NDArray[np.int64], column: str = INPUT_IDS) -> SpanRead:
+        """Begins to read many spans of tokens, which may overlap; `.into(array)` waits for them and lays them out."""
+        if len(starts):
+            self._check(int(starts.min()), int(stops.max()), self.tokens, "tokens")
+        return begin_read(self._open, self._segments, self._token_ends_array, starts, stops, column)
+
+    def document_starts(
+        self, starts: NDArray[np.int64], stops: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows that begin within spans of tokens, after their first token: (number of the span, first token)."""
+        first = np.searchsorted(self._token_ends_array, starts, side="right")
+        last = np.searchsorted(self._token_ends_array, stops, side="left")
+        touched = self._touched(first, last)
+        self._open.load_offsets([self._segments[position] for position in touched])
+        owners, found = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for position in touched:
+            here = np.flatnonzero((first <= position) & (position <= last))
+            segment_start = self._token_ends[position] - self._segments[position].tokens
+            rows = self._open.offsets(self._segments[position])[:-1]
+            low = np.searchsorted(rows, starts[here] - segment_start, side="right")
+            counts = np.maximum(np.searchsorted(rows, stops[here] - segment_start, side="left") - low, 0)
+            owners.append(np.repeat(here, counts))
+            found.append(rows[ragged_arange(low, counts)] + segment_start)
+        return np.concatenate(owners), np.concatenate(found)
+
+    def _touched(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> list[int]:
+        """The positions of all segments from `first` to `last` of any span."""
+        last = np.minimum(last, len(self._segments) - 1)
+        spans = np.maximum(last - first + 1, 0)
+        positions: list[int] = np.unique(ragged_arange(first, spans)).tolist()
+        return positions
 
     def row(self, index: int) -> dict[str, NDArray[Any]]:
         """All columns of one row."""
@@ -118,24 +159,6 @@ class TokenCache:
         if not 0 <= start <= stop <= total:
             state = "" if self.is_finished else " so far"
             raise IndexError(f"found {what} {start} to {stop} asked of {self.path}, which has {total}{state}")
-
-    def _column(self, position: int, column: str) -> ts.TensorStore:
-        key = (position, column)
-        if key not in self._open:
-            segment = self._segments[position]
-            place = segment_path(self.path, segment.name)
-            tensor = open_array(join(place, column), self._context)
-            needed = segment.rows + 1 if column == OFFSETS else segment.tokens
-            if tensor.shape[0] != needed:
-                raise TensorError(
-                    f"found {tensor.shape[0]} elements in {column} of {place}; needed {needed}, as the ledger says. "
-                    "Restore the folder from a copy, or remove the cache and build it again."
-                )
-            self._open[key] = tensor
-            if len(self._open) > _OPEN_SEGMENTS:
-                self._open.popitem(last=False)
-        self._open.move_to_end(key)
-        return self._open[key]
 
 
 def _joined(arrays: list[NDArray[Any]], dtype: str) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -98,3 +99,28 @@ def count_letters(shard: str) -> int:
     for number in range(1, len(shard) + 1):
         report_counts(letters=number, words=1)
     return len(shard)
+
+
+_remembered: list[str] = []
+
+
+def remember_a_wind() -> None:
+    """Puts something into this module that processes forked later have."""
+    _remembered.append("tramontana")
+
+
+def remembered_wind(shard: str) -> str:
+    """What was remembered before this process was forked."""
+    return _remembered[-1]
+
+
+def kill_myself() -> None:
+    """Ends as if there were no memory left."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_myself_on_bora(shard: str) -> str:
+    """The same, for one shard."""
+    if shard == "bora":
+        kill_myself()
+    return shard

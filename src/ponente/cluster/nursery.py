@@ -1,0 +1,132 @@
+"""A process that makes ready, once, what workers need, and then forks them: they start at once and share it.
+
+In: a module to import and a task that loads things into it. Out: worker processes, as many as are asked for, with their
+connections. It runs nothing else and starts no thread, so that forking it is safe. Where a fork is not to be had, or
+the process has died, there is no worker from it, and the caller starts one of its own.
+"""
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
+
+_CONTEXT = multiprocessing.get_context("spawn")
+_BEAR, _REAP = "bear", "reap"
+
+Serve = Callable[[Connection], None]
+
+
+class Nursery:
+    """Where workers come from while something is being prepared for them."""
+
+    def __init__(self, module: str, serve: Serve) -> None:
+        self._connection, theirs = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_tend, args=(theirs, module, serve), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._telling: threading.Thread | None = None
+
+    def prepare(self, task: Callable[[], None]) -> None:
+        """Has the process do something before it makes workers; does not wait until it listens."""
+        self._telling = threading.Thread(target=self._tell, args=(task,), daemon=True)
+        self._telling.start()
+
+    def _tell(self, message: object) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died; asking for a worker finds out
+            self._connection.send(message)
+
+    def worker(self) -> "tuple[Connection, ForkedProcess] | None":
+        """A new worker; None where the process has died."""
+        if self._telling is not None:
+            self._telling.join()
+        ours, theirs = _CONTEXT.Pipe()
+        try:
+            self._connection.send(_BEAR)
+            send_handle(self._connection, theirs.fileno(), self._process.pid)
+            return ours, ForkedProcess(self, self._connection.recv())
+        except (EOFError, OSError):
+            ours.close()
+            return None
+        finally:
+            theirs.close()
+
+    def reap(self, pid: int) -> int | None:
+        """The exit code of a worker that has ended, as `subprocess` writes it; None where nobody knows it."""
+        try:
+            self._connection.send((_REAP, pid))
+            code: int = self._connection.recv()
+        except (EOFError, OSError):
+            return None
+        return code
+
+    def close(self) -> None:
+        """Ends the process; workers that it made live on."""
+        self._process.kill()
+        self._process.join(timeout=10)
+        if self._telling is not None:
+            self._telling.join()  # nobody listens any more, so it ends
+        self._connection.close()
+
+
+class ForkedProcess:
+    """A worker made by a nursery, with what a pool wants of a process."""
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self._nursery = nursery
+        self._pid = pid
+        self.exitcode: int | None = None
+
+    def kill(self) -> None:
+        if self.exitcode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Learns the exit code of a process that was killed or has closed its connection."""
+        if self.exitcode is None:
+            self.exitcode = self._nursery.reap(self._pid)
+
+
+def can_fork() -> bool:
+    """Whether processes with NumPy in them can be forked here."""
+    return sys.platform.startswith("linux")
+
+
+def _tend(connection: Connection, module: str, serve: Serve) -> None:
+    """The main loop of the nursery's process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    importlib.import_module(module)
+    while True:
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):
+            return
+        if message == _BEAR:
+            handle = recv_handle(connection)
+            pid = os.fork()
+            if pid == 0:
+                connection.close()
+                _live(Connection(handle), serve)
+            os.close(handle)
+            connection.send(pid)
+        elif isinstance(message, tuple):
+            _, status = os.waitpid(message[1], 0)
+            connection.send(os.waitstatus_to_exitcode(status))
+        else:
+            message()
+
+
+def _live(connection: Connection, serve: Serve) -> None:
+    """The life of a forked worker: it never goes back into the nursery's loop."""
+    code = 1
+    try:
+        serve(connection)
+        code = 0
+    finally:
+        os._exit(code)
