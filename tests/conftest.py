@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # before JAX is imported
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 UNPACKED = Path.home() / ".cache" / "ponente-data"
 

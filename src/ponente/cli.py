@@ -89,11 +89,30 @@ def build_parser() -> argparse.ArgumentParser:
     cache.usage = "ponente cache-dataset --config_path CONFIG.yaml [--workers N] [--KEY.PATH VALUE ...]"
     cache.epilog = "Any key of the config may be given as a flag: --data.tokenizer gpt2, --data.cache_dir caches/"
 
+    _add_data(commands)
+
     for sub in (status, why, diff, adopt):
         sub.add_argument("--prefix", help="where outputs and records are (else PONENTE_PREFIX, else ./ponente-runs)")
     for sub in (why, diff, adopt):
         sub.add_argument("--script", help="an experiment whose steps may be named although they have not run yet")
     return parser
+
+
+def _add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """`ponente data inspect` and `ponente data stats`."""
+    data = _add(commands, "data", _inspect_data, "look at the data of a training config")
+    looks = data.add_subparsers(required=True, metavar="LOOK")
+    inspect = _add(looks, "inspect", _inspect_data, "show rows of any step as text, with document borders and masks")
+    inspect.add_argument("--step", type=int, default=0, help="of which step (default: %(default)s)")
+    inspect.add_argument("--rows", type=int, default=3, help="how many rows to show (default: %(default)s)")
+    inspect.add_argument("--tokens", type=int, default=512, help="of each row; 0: all (default: %(default)s)")
+    inspect.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: %(default)s)")
+    stats = _add(looks, "stats", _data_stats, "show sizes, lengths of documents and epochs of each dataset")
+    for name, look in (("inspect", inspect), ("stats", stats)):
+        look.add_argument("--config_path", help="a YAML training config; a path or any fsspec URL")
+        look.set_defaults(takes_overrides=True)
+        look.usage = f"ponente data {name} --config_path CONFIG.yaml [--KEY.PATH VALUE ...]"
+        look.epilog = "Any key may be given as a flag: --trainer.train_batch_size 8. Caches that are missing are built."
 
 
 def _add(
@@ -191,4 +210,25 @@ def _cache_dataset(options: argparse.Namespace, arguments: list[str]) -> int:
             print(f"ponente: --{flag} is understood and done without: there is nothing to start", file=sys.stderr)
     for line in cache_datasets(options.config_path, options.overrides, workers=options.workers):
         print(line, flush=True)
+    return 0
+
+
+def _inspect_data(options: argparse.Namespace, arguments: list[str]) -> int:
+    from ponente.train.data.inspect import Look, inspect
+    from ponente.train.data.settings import load_settings
+
+    wants_color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    has_color = wants_color if options.color == "auto" else options.color == "always"
+    look = Look(rows=options.rows, tokens=options.tokens, has_color=has_color)
+    for line in inspect(load_settings(options.config_path, options.overrides), options.step, look):
+        print(line)
+    return 0
+
+
+def _data_stats(options: argparse.Namespace, arguments: list[str]) -> int:
+    from ponente.train.data.settings import load_settings
+    from ponente.train.data.stats import stats
+
+    for line in stats(load_settings(options.config_path, options.overrides)):
+        print(line)
     return 0

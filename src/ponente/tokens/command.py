@@ -26,16 +26,21 @@ CONFIGS = ".configs"
 
 logger = logging.getLogger(__name__)
 
-# Known keys that say nothing about caches: those of training, and how batches are drawn from caches.
-PASSED_OVER = (
+# Known keys that say nothing about data: those of training.
+NOT_DATA = (
     *("model", "trainer", "optimizer", "train_seq_len", "initialize_from_hf", "use_hf_model_config", "epoch"),
     *("pad_tokenizer_to_match_model", "z_loss_weight", "hf_save_path", "hf_save_steps", "hf_upload", "hf_save_dtype"),
     *("adapter", "peft_save_path", "peft_hf_upload", "merged_hf_save_path", "merged_hf_upload", "data_seed"),
     *("initialize_from_checkpoint_path", "initialize_model_from_checkpoint_path", "log_entropy", "labeled_eval"),
     *("eval_harness", "eval_harness_steps", "hf_generation_eos_token_ids"),
+)
+# And those that say how batches are drawn from caches.
+PASSED_OVER = (
+    *NOT_DATA,
     *("data.auto_build_caches", "data.train_weights", "data.mixture_block_size", "data.stop_strategy", "data.shuffle"),
     *("data.permutation_type", "data.max_train_batches", "data.num_validation_sequences"),
     *("data.block_cross_document_attention", "data.target_budget", "data.experiment_budget"),
+    *("data.max_documents_per_row", "data.over_length", "data.components.*.over_length"),
     *("data.pack", "data.tags", "data.components.*.pack", "data.components.*.tags", "data.components.*.format.pack"),
 )
 

@@ -54,11 +54,15 @@ class OnlineBuild:
         """Whether it is still at work."""
         return self._thread.is_alive()
 
+    def check(self) -> None:
+        """Raises what the build raised, if it failed."""
+        if self._error is not None:
+            raise self._error
+
     def result(self, timeout_seconds: float | None = None) -> CacheLedger:
         """Waits for the end of the build; raises what it raised."""
         self._thread.join(timeout_seconds)
-        if self._error is not None:
-            raise self._error
+        self.check()
         if self._ledger is None:
             raise TimeoutError(f"{self._path} is not finished after {timeout_seconds} seconds")
         return self._ledger

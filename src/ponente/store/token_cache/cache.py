@@ -28,7 +28,7 @@ from ponente.store.token_cache.ledger import (
 )
 from ponente.store.token_cache.open_segments import OpenSegments
 from ponente.store.token_cache.segment import OFFSETS, SegmentNote, published_segments, read_note
-from ponente.store.token_cache.spans import SpanRead, begin_read, ragged_arange
+from ponente.store.token_cache.spans import Pieces, SpanRead, begin_read, pieces_of, ragged_arange
 from ponente.store.volume import volume_of
 
 INPUT_IDS = "input_ids"
@@ -118,37 +118,31 @@ class TokenCache:
             start, position = end, position + 1
         return _joined(pieces, "int64")
 
-    def begin_spans(self, starts: NDArray[np.int64], stops: NDArray[np.int64], column: str = INPUT_IDS) -> SpanRead:
-        """Begins to read many spans of tokens, which may overlap; `.into(array)` waits for them and lays them out."""
+    def pieces(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Pieces:
+        """Spans of tokens, which may overlap, as `begin_read` and `document_starts` want them."""
         if len(starts):
             self._check(int(starts.min()), int(stops.max()), self.tokens, "tokens")
-        return begin_read(self._open, self._segments, self._token_ends_array, starts, stops, column)
+        return pieces_of(self._token_ends_array, starts, stops)
 
-    def document_starts(
-        self, starts: NDArray[np.int64], stops: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows that begin within spans of tokens, after their first token: (number of the span, first token)."""
-        first = np.searchsorted(self._token_ends_array, starts, side="right")
-        last = np.searchsorted(self._token_ends_array, stops, side="left")
-        touched = self._touched(first, last)
-        self._open.load_offsets([self._segments[position] for position in touched])
-        owners, found = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for position in touched:
-            here = np.flatnonzero((first <= position) & (position <= last))
-            segment_start = self._token_ends[position] - self._segments[position].tokens
-            rows = self._open.offsets(self._segments[position])[:-1]
-            low = np.searchsorted(rows, starts[here] - segment_start, side="right")
-            counts = np.maximum(np.searchsorted(rows, stops[here] - segment_start, side="left") - low, 0)
-            owners.append(np.repeat(here, counts))
-            found.append(rows[ragged_arange(low, counts)] + segment_start)
-        return np.concatenate(owners), np.concatenate(found)
+    def begin_read(self, pieces: Pieces, column: str = INPUT_IDS) -> SpanRead:
+        """Begins to read many spans; `.into(array, rows)` waits for them and lays them out."""
+        return begin_read(self._open, self._segments, pieces, column)
 
-    def _touched(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> list[int]:
-        """The positions of all segments from `first` to `last` of any span."""
-        last = np.minimum(last, len(self._segments) - 1)
-        spans = np.maximum(last - first + 1, 0)
-        positions: list[int] = np.unique(ragged_arange(first, spans)).tolist()
-        return positions
+    def document_starts(self, pieces: Pieces) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows of the cache that begin within spans, after their first token: (number of the span, place in it)."""
+        runs = pieces.of_segments()
+        segments = [self._segments[int(pieces.segment[begin])] for begin, _ in runs]
+        self._open.load_offsets(segments)
+        after_first = pieces.start + (pieces.at == 0)
+        spans, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for segment, (begin, end) in zip(segments, runs, strict=True):
+            firsts = self._open.offsets(segment)[:-1]
+            low, high = np.searchsorted(firsts, [after_first[begin:end], pieces.stop[begin:end]])
+            counts = np.maximum(high - low, 0)
+            spans.append(np.repeat(pieces.span[begin:end], counts))
+            shifts = np.repeat(pieces.at[begin:end] - pieces.start[begin:end], counts)
+            places.append(firsts[ragged_arange(low, counts)] + shifts)
+        return np.concatenate(spans), np.concatenate(places)
 
     def row(self, index: int) -> dict[str, NDArray[Any]]:
         """All columns of one row."""

@@ -1,11 +1,12 @@
-"""Reading many spans of tokens at once: neighbours in one read, all reads under way together.
+"""Many spans of tokens at once: which segments they lie in, and reads of them, neighbours in one, all at the same time.
 
-In: spans in the numbering of all tokens of a cache. Out: rows of a matrix, each with one span. One Python call is made
-for each read that goes to storage and one for each row that is laid out; nothing is done token by token.
+In: spans in the numbering of all tokens of a cache. Out: rows of a matrix, each with one span. Python does one small
+thing for each read that goes to storage and one for each row that is laid out, and nothing for each token.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import tensorstore as ts
@@ -15,76 +16,92 @@ from ponente.store.tensors import CHUNK_ELEMENTS, naming_failure
 from ponente.store.token_cache.ledger import SegmentRecord
 from ponente.store.token_cache.open_segments import OpenSegments
 
+Numbers = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
-class _Piece:
-    """A part of one span as it lies in what was read: `out[row, at:at + length] = read[begin:begin + length]`."""
+class Pieces:
+    """Spans cut at the borders of segments, sorted by where they lie. Places are those within the segment."""
 
-    row: int
-    at: int
-    begin: int
-    length: int
+    span: Numbers  # which span each is of
+    at: Numbers  # where in that span it begins
+    segment: Numbers
+    start: Numbers
+    stop: Numbers
+
+    def runs(self, is_new: NDArray[np.bool_]) -> list[tuple[int, int]]:
+        """The stretches of pieces from each that is new up to the next."""
+        edges = [0, *(np.flatnonzero(is_new) + 1).tolist(), len(self.span)]
+        return list(pairwise(edges)) if len(self.span) else []
+
+    def of_segments(self) -> list[tuple[int, int]]:
+        """The stretches of pieces of one segment each."""
+        return self.runs(self.segment[1:] != self.segment[:-1])
+
+
+def pieces_of(token_ends: Numbers, starts: Numbers, stops: Numbers) -> Pieces:
+    """The pieces of spans; `token_ends` says where each segment ends among all tokens."""
+    first = np.searchsorted(token_ends, starts, side="right")
+    last = np.searchsorted(token_ends, stops, side="left")
+    counts = np.where(stops > starts, last - first + 1, 0)
+    span = np.repeat(np.arange(len(starts)), counts)
+    segment = ragged_arange(first, counts)
+    base = np.concatenate([np.zeros(1, np.int64), token_ends])[segment]
+    start = np.maximum(starts[span], base)
+    order = np.argsort(start, kind="stable")
+    span, segment, base, start = span[order], segment[order], base[order], start[order]
+    stop = np.minimum(stops[span], token_ends[segment])
+    return Pieces(span, start - starts[span], segment, start - base, stop - base)
 
 
 @dataclass(frozen=True)
 class SpanRead:
-    """Reads that are under way."""
+    """Reads that are under way, each of a stretch of pieces."""
 
     place: str
-    reads: list[tuple["ts.Future[NDArray[np.generic]]", list[_Piece]]]
+    pieces: Pieces
+    firsts: Numbers  # where in its read each piece begins
+    reads: list[tuple["ts.Future[NDArray[np.generic]]", int, int]]
 
-    def into(self, out: NDArray[np.generic]) -> None:
-        """Waits, and writes span i to the beginning of `out[i]`; what lies behind it stays."""
-        for future, pieces in self.reads:
+    def into(self, out: NDArray[np.generic], rows: Numbers) -> None:
+        """Waits, and writes span i to the beginning of `out[rows[i]]`; what lies behind it stays."""
+        length = self.pieces.stop - self.pieces.start
+        row, at, end_at = (part.tolist() for part in (rows[self.pieces.span], self.pieces.at, self.pieces.at + length))
+        first, last = self.firsts.tolist(), (self.firsts + length).tolist()
+        for future, begin, end in self.reads:
             with naming_failure(self.place):
                 read = future.result()
-            for piece in pieces:
-                out[piece.row, piece.at : piece.at + piece.length] = read[piece.begin : piece.begin + piece.length]
+            for piece in range(begin, end):
+                out[row[piece], at[piece] : end_at[piece]] = read[first[piece] : last[piece]]
 
 
-def begin_read(
-    arrays: OpenSegments,
-    segments: Sequence[SegmentRecord],
-    token_ends: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    stops: NDArray[np.int64],
-    column: str,
-) -> SpanRead:
-    """Begins to read spans; `token_ends` says where each segment ends among all tokens."""
-    first = np.searchsorted(token_ends, starts, side="right")
-    last = np.searchsorted(token_ends, stops, side="left")
-    counts = np.where(stops > starts, last - first + 1, 0)
-    row = np.repeat(np.arange(len(starts)), counts)  # a piece for each segment that a span touches
-    segment = ragged_arange(first, counts)
-    segment_start = np.concatenate([np.zeros(1, np.int64), token_ends])[segment]
-    start = np.maximum(starts[row], segment_start)
-    stop = np.minimum(stops[row], token_ends[segment])
-    order = np.argsort(start, kind="stable")
-    group = _groups(start[order], stop[order], segment[order])
-    opened = arrays.columns([segments[number] for number in np.unique(segment)], column)
-    reads = []
-    for members in np.split(order, np.flatnonzero(np.diff(group)) + 1) if len(order) else []:
-        number = int(segment[members[0]])
-        base = int(segment_start[members[0]])
-        low, high = int(start[members[0]]), int(stop[members].max())
-        future = opened[segments[number].name][low - base : high - base].read()
-        columns = (row[members], start[members] - starts[row[members]], start[members] - low, (stop - start)[members])
-        reads.append((future, [_Piece(*one) for one in zip(*(part.tolist() for part in columns), strict=True)]))
-    return SpanRead(column, reads)
+def begin_read(arrays: OpenSegments, segments: Sequence[SegmentRecord], pieces: Pieces, column: str) -> SpanRead:
+    """Begins to read a column; pieces less than a chunk apart share a read."""
+    opened = arrays.columns([segments[number] for number in np.unique(pieces.segment)], column)
+    reach = _reach(pieces)
+    is_new = (pieces.start[1:] > reach[:-1] + CHUNK_ELEMENTS) | (pieces.segment[1:] != pieces.segment[:-1])
+    runs = pieces.runs(is_new)
+    firsts = np.array([begin for begin, _ in runs], np.int64)
+    lows, highs = pieces.start[firsts].tolist(), reach[[end - 1 for _, end in runs]].tolist()
+    names = [segments[number].name for number in pieces.segment[firsts].tolist()]
+    reads = [
+        (opened[name][low:high].read(), begin, end)
+        for (begin, end), name, low, high in zip(runs, names, lows, highs, strict=True)
+    ]
+    within = pieces.start - np.repeat(pieces.start[firsts], np.diff(np.append(firsts, len(pieces.span))))
+    return SpanRead(column, pieces, within, reads)
 
 
-def _groups(start: NDArray[np.int64], stop: NDArray[np.int64], segment: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Numbers of the reads that sorted spans share: those of one segment less than a chunk apart."""
-    if not len(start):
-        return np.empty(0, np.int64)
-    reach = np.maximum.accumulate(stop)
-    is_new = (start[1:] > reach[:-1] + CHUNK_ELEMENTS) | (segment[1:] != segment[:-1])
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(is_new)])
+def _reach(pieces: Pieces) -> Numbers:
+    """How far the pieces of the same segment up to each one go."""
+    far = np.int64(1) << 40  # a segment is shorter
+    reached: Numbers = np.maximum.accumulate(pieces.segment * far + pieces.stop) - pieces.segment * far
+    return reached
 
 
-def ragged_arange(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def ragged_arange(firsts: Numbers, counts: Numbers) -> Numbers:
     """first, first + 1, … of each, so many: `ragged_arange([5, 9], [2, 1])` is 5, 6, 9."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    shifts: NDArray[np.int64] = np.repeat(firsts - (ends - counts), counts)
+    shifts: Numbers = np.repeat(firsts - (ends - counts), counts)
     return np.arange(total) + shifts

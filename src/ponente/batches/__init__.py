@@ -1,0 +1,1 @@
+"""Token cache to batches: which example stands where, and the arrays of any step."""

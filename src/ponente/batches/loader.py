@@ -1,0 +1,135 @@
+"""Batches as device arrays, read ahead of the step that wants them.
+
+In: a stream of batches and how arrays lie on devices. Out: an iterator of device batches from any step on. Each process
+reads only the rows that its own devices hold. A thread begins to read the next batch before it puts together the one
+that has come, and stays a few batches ahead; what it raises is raised where the batch is asked for.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from ponente.batches.batch import Batch, PendingBatch
+from ponente.batches.permutation import Indices
+from ponente.batches.stream import BatchStream
+
+_AHEAD = 2
+
+
+class Loader:
+    """Iterates over device batches; close it, or use it as a context, to stop its thread.
+
+    Example:
+        with Loader(stream, sharding, start=state.step) as batches:
+            for step, batch in batches: ...
+    """
+
+    def __init__(
+        self,
+        stream: BatchStream,
+        sharding: jax.sharding.Sharding,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        ahead: int = _AHEAD,
+    ) -> None:
+        """Args:
+        sharding: of arrays [B, …], whose first axis it may split.
+        start: the first step; any, at no cost.
+        stop: the step after the last; by default where the stream ends.
+        ahead: how many batches are kept ready.
+        """
+        self._stream = stream
+        self._sharding = sharding
+        self._start = start
+        self._stop = stream.steps if stop is None else stop
+        self._ready: queue.Queue[tuple[int, Batch] | BaseException | None] = queue.Queue(maxsize=ahead)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ponente-loader", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[tuple[int, Batch]]:
+        while not self._closed.is_set():
+            ready = self._ready.get()
+            if ready is None:
+                self._closed.set()
+                return
+            if isinstance(ready, BaseException):
+                self._closed.set()
+                raise ready
+            yield ready
+
+    def close(self) -> None:
+        """Stops reading ahead."""
+        self._closed.set()
+        while self._thread.is_alive():
+            with suppress(queue.Empty):
+                self._ready.get_nowait()  # it may be waiting for room
+            self._thread.join(0.05)
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        try:
+            step, pending = self._start, None
+            while not self._closed.is_set() and (self._stop is None or step < self._stop):
+                pending = pending or self._begin(step)
+                is_last = self._stop is not None and step + 1 >= self._stop
+                following = None if is_last else self._begin(step + 1)
+                self._put((step, self._to_devices(step, pending)))
+                step, pending = step + 1, following
+            self._put(None)
+        except BaseException as error:  # noqa: BLE001 (raised again where the batch is asked for)
+            self._put(error)
+
+    def _put(self, ready: tuple[int, Batch] | BaseException | None) -> None:
+        while not self._closed.is_set():
+            with suppress(queue.Full):
+                self._ready.put(ready, timeout=0.1)
+                return
+
+    def _begin(self, step: int) -> PendingBatch:
+        return self._stream.begin(step, local_rows(self._sharding, self._stream.schedule.size(step)))
+
+    def _to_devices(self, step: int, pending: PendingBatch) -> Batch:
+        count = self._stream.schedule.size(step)
+        rows = local_rows(self._sharding, count)
+        return on_devices(pending.finish(), rows, count, self._sharding)
+
+
+def local_rows(sharding: jax.sharding.Sharding, count: int) -> Indices:
+    """The rows of a batch of `count` that devices of this process hold."""
+    held = np.zeros(count, bool)
+    for index in sharding.addressable_devices_indices_map((count, 1)).values():
+        assert index is not None
+        held[index[0]] = True
+    return np.flatnonzero(held)
+
+
+def on_devices(batch: Batch, rows: Indices, count: int, sharding: jax.sharding.Sharding) -> Batch:
+    """A batch of `count` rows on devices, of which `batch` has those that this process holds."""
+    if sharding.is_fully_addressable:
+        placed: Batch = jax.device_put(batch, sharding)
+        return placed
+    place = np.full(count, -1)
+    place[rows] = np.arange(len(rows))
+
+    def spread(local: NDArray[Any]) -> jax.Array:
+        def part(index: tuple[slice, ...] | None) -> NDArray[Any]:
+            assert index is not None
+            mine: NDArray[Any] = local[place[index[0]]]
+            return mine[(slice(None), *index[1:])]
+
+        return jax.make_array_from_callback((count, *local.shape[1:]), sharding, part)
+
+    return Batch(*(spread(array) for array in batch))

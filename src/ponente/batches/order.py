@@ -1,0 +1,145 @@
+"""In which order the examples of one dataset come: as they lie, or shuffled as a whole, by eras, or by blocks.
+
+In: positions in an endless stream of epochs, the number of examples, a key. Out: which example stands at each. Every
+epoch has an order of its own. Pure, vectorised, and without memory; a permutation is never written down.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import msgspec
+import numpy as np
+
+from ponente.batches.keys import Key, Keys, fold
+from ponente.batches.permutation import PERMUTATIONS, Indices, PermutationName
+from ponente.config.errors import RefusedError
+
+GROWING_ERA = 131_072  # of a cache that is still being built, where no shuffle was asked for
+_BLOCKS, _WINDOW, _TAIL = range(3)  # what a key of an epoch is for
+
+
+class Order(Protocol):
+    """An order of the examples of a dataset."""
+
+    def indices(self, positions: Indices, length: int, key: Key) -> Indices:
+        """Which example stands at each position; position `length` is the first of the second epoch."""
+
+    def horizon(self, position: int) -> int | None:
+        """How many examples must be known to place this one of the first epoch; None: all of them."""
+
+
+class InOrder(msgspec.Struct, frozen=True, tag="in_order", tag_field="kind"):
+    """As they lie in the cache."""
+
+    def indices(self, positions: Indices, length: int, key: Key) -> Indices:
+        return positions % length
+
+    def horizon(self, position: int) -> int | None:
+        return position + 1
+
+
+class FullShuffle(msgspec.Struct, frozen=True, tag="full", tag_field="kind"):
+    """One permutation of all examples."""
+
+    permutation: PermutationName = "feistel"
+
+    def indices(self, positions: Indices, length: int, key: Key) -> Indices:
+        return PERMUTATIONS[self.permutation](positions % length, length, fold(key, positions // length))
+
+    def horizon(self, position: int) -> int | None:
+        return None
+
+
+class EraShuffle(msgspec.Struct, frozen=True, tag="era", tag_field="kind"):
+    """Permutations within eras of so many examples: what lies far behind need not be there yet."""
+
+    era: int
+    permutation: PermutationName = "feistel"
+
+    def indices(self, positions: Indices, length: int, key: Key) -> Indices:
+        within = positions % length
+        era = within // self.era
+        first = era * self.era
+        keys = fold(fold(key, positions // length), era)
+        return first + PERMUTATIONS[self.permutation](within - first, np.minimum(self.era, length - first), keys)
+
+    def horizon(self, position: int) -> int | None:
+        return (position // self.era + 1) * self.era
+
+
+class BlockShuffle(msgspec.Struct, frozen=True, tag="block", tag_field="kind"):
+    """Permutes blocks of neighbours, then the examples within windows of permuted blocks: reads stay near each other.
+
+    The examples after the last whole block come last, permuted among themselves.
+    """
+
+    io_block_size: int = 256
+    window_blocks: int = 512
+    permutation: PermutationName = "feistel"
+
+    def indices(self, positions: Indices, length: int, key: Key) -> Indices:
+        within, epoch_key = positions % length, fold(key, positions // length)
+        blocks, block = length // self.io_block_size, self.io_block_size
+        result = np.empty_like(within)
+        is_whole = within < blocks * block
+        result[is_whole] = self._in_windows(within[is_whole], blocks, epoch_key[is_whole])
+        tail, tail_key = within[~is_whole] - blocks * block, fold(epoch_key[~is_whole], _TAIL)
+        result[~is_whole] = blocks * block + self._permute(tail, max(1, length - blocks * block), tail_key)
+        return result
+
+    def _in_windows(self, within: Indices, blocks: int, key: Keys) -> Indices:
+        window = within // (self.io_block_size * self.window_blocks)
+        first_block = window * self.window_blocks
+        size = np.minimum(self.window_blocks, blocks - first_block) * self.io_block_size
+        place = self._permute(within - first_block * self.io_block_size, size, fold(fold(key, _WINDOW), window))
+        block = self._permute(first_block + place // self.io_block_size, max(1, blocks), fold(key, _BLOCKS))
+        return block * self.io_block_size + place % self.io_block_size
+
+    def _permute(self, x: Indices, n: Indices | int, key: Keys) -> Indices:
+        return PERMUTATIONS[self.permutation](x, n, key)
+
+    def horizon(self, position: int) -> int | None:
+        return None
+
+
+AnyOrder = InOrder | FullShuffle | EraShuffle | BlockShuffle
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockShuffleConfig:
+    """`shuffle: {io_block_size: 256, window_blocks: 512, perm_type: feistel}`."""
+
+    io_block_size: int = 256
+    window_blocks: int = 512
+    perm_type: Literal["feistel", "linear"] = "feistel"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderConfig:
+    """The keys of the data section that say in which order examples come."""
+
+    shuffle: bool | int | BlockShuffleConfig | None = None  # None: by blocks; by eras while a cache is being built
+    permutation_type: Literal["feistel", "linear"] = "feistel"  # of `shuffle: true` and of eras
+
+    def order(self, *, is_growing: bool) -> AnyOrder:
+        """The order that was asked for, or the default for a cache that is whole or still growing."""
+        shuffle = self.shuffle
+        if shuffle is None:
+            shuffle = GROWING_ERA if is_growing else BlockShuffleConfig()
+        if isinstance(shuffle, BlockShuffleConfig):
+            _positive("shuffle.io_block_size", shuffle.io_block_size)
+            _positive("shuffle.window_blocks", shuffle.window_blocks)
+            return BlockShuffle(shuffle.io_block_size, shuffle.window_blocks, shuffle.perm_type)
+        if shuffle is True:
+            return FullShuffle(self.permutation_type)
+        if shuffle is False:
+            return InOrder()
+        _positive("shuffle", shuffle)
+        return EraShuffle(shuffle, self.permutation_type)
+
+
+def _positive(key: str, value: int) -> None:
+    if value < 1:
+        raise RefusedError(
+            f"found data.{key}: {value}; needed 1 or more. Give a number of examples, or shuffle: true or false."
+        )

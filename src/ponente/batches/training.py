@@ -1,0 +1,138 @@
+"""The stream of batches of a training run, and the sets that it is evaluated on, from caches and a config.
+
+In: caches with how their documents become rows, the mixture's config, batch sizes, a seed. Out: the stream, the orders
+that it uses (a run keeps them in its record, and hands them back when it resumes), and finite streams for evaluation.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from ponente.batches.config import MixtureConfig
+from ponente.batches.dataset import Dataset, held_out_rows
+from ponente.batches.keys import root_key
+from ponente.batches.mixture import Mixture, WeightStage
+from ponente.batches.order import AnyOrder, InOrder
+from ponente.batches.permutation import Indices
+from ponente.batches.rows import RowPolicy, Rows, SomeRows, rows_of
+from ponente.batches.schedule import BatchSchedule
+from ponente.batches.shape import BatchShape
+from ponente.batches.stream import BatchStream
+from ponente.config.errors import RefusedError
+from ponente.store.token_cache.cache import TokenCache
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSource:
+    """A cache, and how its documents become rows."""
+
+    cache: TokenCache
+    policy: RowPolicy
+    on_wait: Callable[[], None] | None = None  # is called while the cache is waited for; raises if its build failed
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a run trains on."""
+
+    stream: BatchStream
+    orders: dict[str, AnyOrder]
+
+    def record(self) -> dict[str, dict[str, object]]:
+        """The orders in use, as JSON, for the record of a run."""
+        return {name: msgspec.to_builtins(order) for name, order in self.orders.items()}
+
+
+def training_data(
+    config: MixtureConfig,
+    sources: Mapping[str, RowSource],
+    schedule: BatchSchedule,
+    shape: BatchShape,
+    seed: int,
+    *,
+    recorded: Mapping[str, Mapping[str, object]] | None = None,
+) -> TrainingData:
+    """The stream of a run over the train splits of datasets.
+
+    Args:
+        recorded: `TrainingData.record()` of the run that this one resumes: its orders are kept.
+    """
+    names = list(sources)
+    config.check_names(names)
+    stages = config.stages(names, schedule)
+    used = [name for name in names if any(stage.weights.get(name, 0) for stage in stages)]
+    share = config.simulated_share()
+    datasets = []
+    for name in used:
+        source = sources[name]
+        rows = rows_of(source.cache, source.policy, shape)
+        dataset = Dataset(
+            name,
+            rows,
+            _order(config, name, source.cache, (recorded or {}).get(name)),
+            seed,
+            held_out=_held_out(config, name, rows, source, seed),
+            on_wait=source.on_wait,
+        )
+        datasets.append(_limited(dataset, config, schedule, share))
+    mixture = Mixture(
+        used,
+        stages,
+        config.mixture_block_size,
+        root_key(seed, "mixture"),
+    )
+    stream = BatchStream(datasets, mixture, schedule, shape, config.stop_strategy)
+    return TrainingData(stream, {dataset.name: dataset.order for dataset in datasets})
+
+
+def _order(config: MixtureConfig, name: str, cache: TokenCache, recorded: Mapping[str, object] | None) -> AnyOrder:
+    if recorded is None:
+        return config.order(is_growing=not cache.is_finished)
+    kept: AnyOrder = msgspec.convert(recorded, AnyOrder)
+    if config.shuffle is not None and config.order(is_growing=False) != kept:
+        raise RefusedError(
+            f"found data.shuffle: {config.shuffle}, but the run that is resumed reads {name} in the order "
+            f"{dict(recorded)}; needed the same. Leave data.shuffle as it was, or start a new run."
+        )
+    return kept
+
+
+def _held_out(config: MixtureConfig, name: str, rows: Rows, source: RowSource, seed: int) -> Indices | None:
+    count = (config.num_validation_sequences or {}).get(name)
+    if count is None:
+        return None
+    if not source.cache.is_finished:
+        raise RefusedError(
+            f"found data.num_validation_sequences for {name}, whose cache is still being built; needed a finished one "
+            "to hold rows out. Build it first: ponente cache-dataset --config_path CONFIG.yaml"
+        )
+    return held_out_rows(name, seed, rows.available, count)
+
+
+def _limited(dataset: Dataset, config: MixtureConfig, schedule: BatchSchedule, share: float | None) -> Dataset:
+    batches = (config.max_train_batches or {}).get(dataset.name)
+    if batches is not None:
+        return dataset.limited(batches * schedule.size(0))
+    return dataset if share is None else dataset.limited(max(1, int(dataset.length * share)))
+
+
+def held_out_stream(
+    config: MixtureConfig, name: str, source: RowSource, batch_size: int, shape: BatchShape, seed: int
+) -> BatchStream:
+    """The rows of a train split that are held out for validation, once, in order."""
+    rows = rows_of(source.cache, source.policy, shape)
+    held_out = _held_out(config, name, rows, source, seed)
+    assert held_out is not None
+    return _once(name, SomeRows(rows, held_out), batch_size, shape)
+
+
+def evaluation_stream(name: str, source: RowSource, batch_size: int, shape: BatchShape) -> BatchStream:
+    """All rows of a cache, once, in order; the last batch is filled up with padding."""
+    return _once(name, rows_of(source.cache, source.policy, shape), batch_size, shape)
+
+
+def _once(name: str, rows: Rows, batch_size: int, shape: BatchShape) -> BatchStream:
+    mixture = Mixture([name], [WeightStage(0, {name: 1.0})], batch_size, root_key(0, "mixture"))
+    dataset = Dataset(name, rows, InOrder(), seed=0)
+    return BatchStream([dataset], mixture, BatchSchedule.of(batch_size), shape, "first_exhausted")

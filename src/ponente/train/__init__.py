@@ -1,0 +1,1 @@
+"""Batches to checkpoints: what a run trains on, and how."""

@@ -1,0 +1,11 @@
+"""Plain tables for a terminal."""
+
+from collections.abc import Iterator, Sequence
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table whose first row is its head; the first column is text, the others numbers."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        yield "  " + "  ".join(cells).rstrip()
