@@ -16,15 +16,20 @@ README = (ROOT / "README.md").read_text()
 COMMANDS = (ROOT / "docs" / "commands.md").read_text()
 
 
-def subparsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    for action in build_parser()._actions:
+def subparsers(
+    parser: argparse.ArgumentParser | None = None, above: str = ""
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Every command and its parser: "plan", "data inspect" …"""
+    for action in (parser or build_parser())._actions:
         if isinstance(action, argparse._SubParsersAction):
-            yield from action.choices.items()
+            for name, sub in action.choices.items():
+                inner = list(subparsers(sub, f"{above}{name} "))
+                yield from inner or [(f"{above}{name}", sub)]
 
 
 @pytest.mark.parametrize("name", [name for name, _ in subparsers()])
 def test_every_command_has_a_section(name: str) -> None:
-    assert re.search(rf"^## ponente {name}\b", COMMANDS, re.MULTILINE)
+    assert re.search(rf"^## (.*, )?ponente {name}\b", COMMANDS, re.MULTILINE)
     assert re.search(rf"\b{name}\b", README)
 
 

@@ -24,14 +24,16 @@ def root_key(seed: int, *names: str) -> Key:
 
 
 def fold(key: Keys | Key, number: NDArray[np.int64] | int) -> Keys:
-    """The keys of numbers under a key, element by element."""
-    with np.errstate(over="ignore"):
-        return mix(np.asarray(key, np.uint64) + mix(np.asarray(number).astype(np.uint64) + _GOLDEN))
+    """The keys of numbers under a key, element by element; an array, of one element for one number."""
+    numbers = np.atleast_1d(np.asarray(number)).astype(np.uint64)
+    return mix(np.atleast_1d(key) + mix(numbers + _GOLDEN))
 
 
 def mix(values: Keys) -> Keys:
-    """A bijection of 64-bit numbers in which every bit depends on every bit (the finalizer of SplitMix64)."""
-    with np.errstate(over="ignore"):
-        values = (values ^ (values >> np.uint64(30))) * _FIRST
-        values = (values ^ (values >> np.uint64(27))) * _SECOND
-        return values ^ (values >> np.uint64(31))
+    """A bijection of 64-bit numbers in which every bit depends on every bit (the finalizer of SplitMix64).
+
+    `values` is an array with at least one axis, whose arithmetic wraps around without a warning.
+    """
+    values = (values ^ (values >> np.uint64(30))) * _FIRST
+    values = (values ^ (values >> np.uint64(27))) * _SECOND
+    return values ^ (values >> np.uint64(31))

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ponente.batches.keys import Keys, fold, mix
+from ponente.batches.keys import Keys, mix
 
 Indices = NDArray[np.int64]
 PermutationName = Literal["feistel", "linear"]
@@ -18,6 +18,7 @@ Permutation = Callable[[Indices, Indices | int, Keys], Indices]
 
 _ROUNDS = 6  # even, so that both halves have their widths again at the end
 _ONE = np.uint64(1)
+_STEP = np.uint64(0x2545F4914F6CDD1D)  # odd, so that the keys of rounds differ
 
 
 def feistel(x: Indices, n: Indices | int, key: Keys) -> Indices:
@@ -27,7 +28,7 @@ def feistel(x: Indices, n: Indices | int, key: Keys) -> Indices:
     keys = np.broadcast_to(np.asarray(key, np.uint64), shape).ravel()
     values = np.broadcast_to(np.asarray(x, np.uint64), shape).ravel().copy()
     bits = np.maximum(np.frexp((sizes - _ONE).astype(np.float64))[1], 2).astype(np.uint64)  # exact below 2**53
-    round_keys = [fold(keys, number) for number in range(_ROUNDS)]
+    round_keys = [mix(keys + np.uint64(number) * _STEP) for number in range(_ROUNDS)]
     todo = np.arange(len(values))
     while len(todo):
         walked = _encrypt(values[todo], bits[todo], [one[todo] for one in round_keys])
@@ -49,7 +50,7 @@ def _encrypt(values: Keys, bits: Keys, round_keys: list[Keys]) -> Keys:
 
 def linear(x: Indices, n: Indices | int, key: Keys) -> Indices:
     """a·x + b modulo n, with a prime to n."""
-    n_, key = np.broadcast_arrays(np.asarray(n, np.uint64), np.asarray(key, np.uint64))
+    n_, key = np.broadcast_arrays(np.atleast_1d(np.asarray(n, np.uint64)), np.atleast_1d(np.asarray(key, np.uint64)))
     factor = mix(key) % n_
     while (bad := np.gcd(factor, n_) != _ONE).any():
         factor = np.where(bad, (factor + _ONE) % n_, factor)

@@ -103,8 +103,8 @@ def test_these_orders_never_change() -> None:
 
 
 GOLDEN: list[tuple[AnyOrder, list[int]]] = [
-    (FullShuffle(), [914, 260, 28, 610, 495, 475]),
+    (FullShuffle(), [852, 583, 56, 709, 449, 931]),
     (FullShuffle("linear"), [654, 315, 976, 993, 390, 446]),
-    (EraShuffle(300), [32, 259, 72, 991, 269, 681]),
-    (BlockShuffle(16, 8), [778, 230, 231, 999, 473, 576]),
+    (EraShuffle(300), [185, 70, 271, 948, 192, 796]),
+    (BlockShuffle(16, 8), [20, 236, 861, 993, 991, 805]),
 ]

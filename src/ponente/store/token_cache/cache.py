@@ -28,7 +28,7 @@ from ponente.store.token_cache.ledger import (
 )
 from ponente.store.token_cache.open_segments import OpenSegments
 from ponente.store.token_cache.segment import OFFSETS, SegmentNote, published_segments, read_note
-from ponente.store.token_cache.spans import Pieces, SpanRead, begin_read, pieces_of, ragged_arange
+from ponente.store.token_cache.spans import Pieces, SpanRead, begin_read, bisect_left, pieces_of, ragged_arange
 from ponente.store.volume import volume_of
 
 INPUT_IDS = "input_ids"
@@ -130,19 +130,14 @@ class TokenCache:
 
     def document_starts(self, pieces: Pieces) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The rows of the cache that begin within spans, after their first token: (number of the span, place in it)."""
-        runs = pieces.of_segments()
-        segments = [self._segments[int(pieces.segment[begin])] for begin, _ in runs]
-        self._open.load_offsets(segments)
-        after_first = pieces.start + (pieces.at == 0)
-        spans, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for segment, (begin, end) in zip(segments, runs, strict=True):
-            firsts = self._open.offsets(segment)[:-1]
-            low, high = np.searchsorted(firsts, [after_first[begin:end], pieces.stop[begin:end]])
-            counts = np.maximum(high - low, 0)
-            spans.append(np.repeat(pieces.span[begin:end], counts))
-            shifts = np.repeat(pieces.at[begin:end] - pieces.start[begin:end], counts)
-            places.append(firsts[ragged_arange(low, counts)] + shifts)
-        return np.concatenate(spans), np.concatenate(places)
+        if not len(pieces.span):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        touched, which = np.unique(pieces.segment, return_inverse=True)
+        starts, firsts, lasts = self._open.row_starts([self._segments[number] for number in touched.tolist()])
+        low = bisect_left(starts, firsts[which], lasts[which], pieces.start + (pieces.at == 0))
+        counts = bisect_left(starts, low, lasts[which], pieces.stop) - low
+        shifts = np.repeat(pieces.at - pieces.start, counts)
+        return np.repeat(pieces.span, counts), starts[ragged_arange(low, counts)] + shifts
 
     def row(self, index: int) -> dict[str, NDArray[Any]]:
         """All columns of one row."""

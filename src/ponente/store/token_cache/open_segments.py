@@ -1,12 +1,12 @@
-"""The arrays of a cache's segments that are open, and the offsets that are in memory: as many as are of use.
+"""The arrays of a cache's segments that are open, and the starts of rows that are in memory: as many as are of use.
 
-In: segments of a ledger. Out: TensorStore arrays, checked against the ledger, and row offsets. Many are opened at once
-where many are wanted; those not used for longest are let go.
+In: segments of a ledger. Out: TensorStore arrays, checked against the ledger, and where their rows begin. Many are
+opened at once where many are wanted; those not used for longest are let go.
 """
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import tensorstore as ts
@@ -18,7 +18,9 @@ from ponente.store.token_cache.ledger import SegmentRecord
 from ponente.store.token_cache.segment import OFFSETS, segment_path
 
 _OPEN_ARRAYS = 4096
-_OFFSET_BYTES = 256 << 20
+_ROW_STARTS = 64 << 20  # half a gigabyte
+
+Numbers = NDArray[np.int64]
 
 
 class OpenSegments:
@@ -27,10 +29,9 @@ class OpenSegments:
     def __init__(self, path: str) -> None:
         self._path = path
         self._context = ts.Context()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._arrays: OrderedDict[tuple[str, str], ts.TensorStore] = OrderedDict()
-        self._offsets: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
-        self._offset_bytes = 0
+        self._starts = _RowStarts()
 
     def column(self, segment: SegmentRecord, column: str) -> ts.TensorStore:
         """The open array of a column of a segment."""
@@ -67,27 +68,41 @@ class OpenSegments:
                 f"{needed}, as the ledger says. Restore the folder from a copy, or remove the cache and build it again."
             )
 
-    def offsets(self, segment: SegmentRecord) -> NDArray[np.int64]:
-        """Where the rows of a segment begin in it, and, last, its number of tokens."""
+    def row_starts(self, segments: Sequence[SegmentRecord]) -> tuple[Numbers, Numbers, Numbers]:
+        """Where rows begin within segments: an array, and for each segment the first place in it and the one after."""
         with self._lock:
-            found = self._offsets.get(segment.name)
-        if found is None:
-            found = self.load_offsets([segment])[segment.name]
-        return found
+            self._starts.make_room_for(segments)
+            missing = {segment.name: segment for segment in segments if segment.name not in self._starts.places}
+            arrays = self.columns(missing.values(), OFFSETS)
+            reading = {name: arrays[name][: segment.rows].read() for name, segment in missing.items()}
+            for name, future in reading.items():
+                with naming_failure(segment_path(self._path, name)):
+                    self._starts.add(name, np.asarray(future.result()))
+            places = np.array([self._starts.places[segment.name] for segment in segments], np.int64)
+            return self._starts.flat, places[:, 0], places[:, 1]
 
-    def load_offsets(self, segments: Iterable[SegmentRecord]) -> dict[str, NDArray[np.int64]]:
-        """Has the offsets of segments in memory; returns those that were not."""
-        with self._lock:
-            missing = [segment for segment in segments if segment.name not in self._offsets]
-        reading = {name: array.read() for name, array in self.columns(missing, OFFSETS).items()}
-        read = {}
-        for name, future in reading.items():
-            with naming_failure(segment_path(self._path, name)):
-                read[name] = np.asarray(future.result())
-        with self._lock:
-            for name, offsets in read.items():
-                self._offsets[name] = offsets
-                self._offset_bytes += offsets.nbytes
-            while self._offset_bytes > _OFFSET_BYTES and len(self._offsets) > len(read):
-                self._offset_bytes -= self._offsets.popitem(last=False)[1].nbytes
-        return read
+
+class _RowStarts:
+    """The starts of rows of many segments in one array; when they become too many, all are dropped."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, tuple[int, int]] = {}
+        self.flat = np.empty(1 << 16, np.int64)
+        self._used = 0
+
+    def make_room_for(self, segments: Sequence[SegmentRecord]) -> None:
+        """Drops what is there, unless the segments that are missing fit beside it."""
+        missing = sum(segment.rows for segment in segments if segment.name not in self.places)
+        if missing and self._used + missing > _ROW_STARTS:
+            self.places, self._used = {}, 0
+
+    def add(self, name: str, starts: Numbers) -> None:
+        """Takes in a segment."""
+        end = self._used + len(starts)
+        if end > len(self.flat):
+            larger = np.empty(max(2 * len(self.flat), end), np.int64)
+            larger[: self._used] = self.flat[: self._used]
+            self.flat = larger
+        self.flat[self._used : end] = starts
+        self.places[name] = (self._used, end)
+        self._used = end

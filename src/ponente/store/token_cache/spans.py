@@ -34,10 +34,6 @@ class Pieces:
         edges = [0, *(np.flatnonzero(is_new) + 1).tolist(), len(self.span)]
         return list(pairwise(edges)) if len(self.span) else []
 
-    def of_segments(self) -> list[tuple[int, int]]:
-        """The stretches of pieces of one segment each."""
-        return self.runs(self.segment[1:] != self.segment[:-1])
-
 
 def pieces_of(token_ends: Numbers, starts: Numbers, stops: Numbers) -> Pieces:
     """The pieces of spans; `token_ends` says where each segment ends among all tokens."""
@@ -105,3 +101,12 @@ def ragged_arange(firsts: Numbers, counts: Numbers) -> Numbers:
     total = int(ends[-1]) if len(ends) else 0
     shifts: Numbers = np.repeat(firsts - (ends - counts), counts)
     return np.arange(total) + shifts
+
+
+def bisect_left(values: Numbers, low: Numbers, high: Numbers, wanted: Numbers) -> Numbers:
+    """For each number wanted, the first place from `low` to `high` of `values`, sorted there, that is not below it."""
+    while (low < high).any():
+        middle = (low + high) >> 1
+        is_below = (low < high) & (values[np.minimum(middle, len(values) - 1)] < wanted)
+        low, high = np.where(is_below, middle + 1, low), np.where(is_below, high, middle)
+    return low

@@ -1,0 +1,170 @@
+"""`ponente data`: the batch that training will see, as text, and how large everything is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ponente.batches.rows import RowPolicy
+from ponente.config.errors import RefusedError, UserError
+from ponente.store.sources import UrlSourceConfig
+from ponente.tokens.formats import ChatFormat, PrebuiltFormat, SupervisedFormat, TextFormat
+from ponente.tokens.formats.format import TokenFormat
+from ponente.train.data.caches import open_data
+from ponente.train.data.config import Pack, TrainComponentConfig
+from ponente.train.data.inspect import Look, inspect
+from ponente.train.data.settings import load_settings
+from ponente.train.data.stats import stats
+
+SINGLE = RowPolicy(packing="single", over_length="error")
+PACKED = RowPolicy(packing="packed")
+CONCATENATED = RowPolicy()
+
+
+@pytest.mark.parametrize(
+    ("row_format", "pack", "policy"),
+    [
+        (TextFormat(), None, CONCATENATED),
+        (TextFormat(), False, CONCATENATED),
+        (TextFormat(), True, PACKED),
+        (TextFormat(), 5, RowPolicy(packing="packed", max_documents=5)),
+        (TextFormat(), "pad", SINGLE),
+        (ChatFormat(), None, PACKED),
+        (ChatFormat(pack=False), None, SINGLE),
+        (ChatFormat(pack=False), True, PACKED),
+        (ChatFormat(pack=7), None, RowPolicy(packing="packed", max_documents=7)),
+        (ChatFormat(), "concat", CONCATENATED),
+        (SupervisedFormat(), None, PACKED),
+        (SupervisedFormat(), False, SINGLE),
+        (PrebuiltFormat(), None, SINGLE),
+        (PrebuiltFormat(), "concat", CONCATENATED),
+        (PrebuiltFormat(), True, PACKED),
+    ],
+)
+def test_how_documents_become_rows(row_format: TokenFormat, pack: Pack | None, policy: RowPolicy) -> None:
+    source = UrlSourceConfig(train_urls=["x.jsonl"])
+    assert TrainComponentConfig(source=source, format=row_format, pack=pack).row_policy() == policy
+
+
+def test_a_policy_for_long_documents_goes_before_the_default() -> None:
+    source = UrlSourceConfig(train_urls=["x.jsonl"])
+    assert TrainComponentConfig(source=source, pack=True, over_length="drop").row_policy().over_length == "drop"
+    assert TrainComponentConfig(source=source, pack="pad", over_length="drop").row_policy().over_length == "drop"
+    with pytest.raises(RefusedError, match="found pack: -1; needed"):
+        TrainComponentConfig(source=source, pack=-1).row_policy()
+
+
+def shown(config: Path, step: int, *flags: str, **look: int | bool) -> str:
+    return "\n".join(inspect(load_settings(str(config), flags), step, Look(**look)))  # type: ignore[arg-type]
+
+
+def test_inspect_shows_the_counts_of_the_mixture_and_each_row(config: Path) -> None:
+    text = shown(config, 5, rows=8, tokens=0)
+    assert text.startswith("step 5: 8 rows of 64 tokens, examples from 40 on\n")
+    counts = re.findall(r"^  (web|chat) +(\d) +(\d+)", text, re.MULTILINE)
+    assert [name for name, _, _ in counts] == ["web", "chat"]
+    assert sum(int(here) for _, here, _ in counts) == 8
+    assert sum(int(so_far) for _, _, so_far in counts) == 48
+    assert len(re.findall(r"^row \d: ", text, re.MULTILINE)) == 8
+
+
+def test_inspect_marks_what_the_loss_does_not_count(config: Path) -> None:
+    text = shown(config, 0, "--data.train_weights", "{chat: 1}", "--data.shuffle", "false", rows=1, tokens=0)
+    assert re.search(
+        r"── document 1 of the row, \d+ tokens\n⟦<\|user\|>Wind 0\?<\|endoftext\|>\n<\|assistant\|>⟧Ponente", text
+    )
+    assert re.search(r"── document 2 of the row", text)
+    assert re.search(r"── \d+ tokens of padding$", text)
+    colored = shown(config, 0, "--data.train_weights", "{chat: 1}", rows=1, has_color=True)
+    assert "\x1b[2;31m<|user|>" in colored
+    assert "⟦" not in colored
+
+
+def test_inspect_shows_no_more_than_it_is_asked_for(config: Path) -> None:
+    text = shown(config, 0, "--data.train_weights", "{web: 1}", rows=2, tokens=10)
+    assert len(re.findall(r"── … (\d+) more tokens of the row \(--tokens 0 shows all\)", text)) == 2
+
+
+def test_the_same_step_shows_the_same_and_another_something_else(config: Path) -> None:
+    first = shown(config, 3, rows=8, tokens=0)
+    assert shown(config, 3, rows=8, tokens=0) == first
+    assert shown(config, 4, rows=8, tokens=0) != first
+    assert shown(config, 3, "--data_seed", "9", rows=8, tokens=0) != first
+
+
+def test_control_characters_of_the_data_never_reach_the_terminal(tiny_tokenizer: str, tmp_path: Path) -> None:
+    (tmp_path / "evil.jsonl").write_text('{"text": "a\\u001b[31mb\\u0007\\u009bc\\n"}\n')
+    flags = ["--data.tokenizer", tiny_tokenizer, "--data.cache_dir", str(tmp_path / "c"), "--train_seq_len", "32"]
+    flags += ["--data.train_urls", str(tmp_path / "evil.jsonl"), "--trainer.train_batch_size", "1"]
+    text = "\n".join(inspect(load_settings(None, flags), 0, Look(tokens=0)))
+    assert "⟦a⟧␛[31mb␇\\x9bc" in text
+    assert "\x1b" not in text
+
+
+def test_stats_show_sizes_and_what_the_run_takes(config: Path) -> None:
+    lines = list(stats(load_settings(str(config), ["--data.mixture_block_size", "32"])))
+    rows = {line.split()[0]: line.split() for line in lines if line.startswith("  ")}
+    assert rows["web/train"][1:3] == ["-", "600"]
+    assert rows["chat/train"][1:4] == ["sft,", "winds", "30"]
+    assert "web/validation" in rows
+    assert "a run of 40 steps takes 320 rows, 20,480 tokens:" in lines
+    assert rows["web"][1:3] == ["75.00%", "240"]
+    assert rows["chat"][1:3] == ["25.00%", "80"]
+
+
+def test_a_run_is_as_long_as_its_config_says(config: Path) -> None:
+    for flags, expected in [
+        (["--trainer.num_train_steps", "7"], "a run of 7 steps takes 56 rows"),
+        (
+            ["--trainer", "{train_batch_size: 4, num_train_tokens: 1000}"],
+            "a run of 4 steps takes 16 rows, 1,024",
+        ),
+        (["--data.stop_strategy", "first_exhausted", "--data.train_weights", "{chat: 1}"], "a run of 2 steps"),
+    ]:
+        assert any(line.startswith(expected) for line in stats(load_settings(str(config), flags))), (flags, expected)
+
+
+def test_two_lengths_of_a_run_are_refused(config: Path) -> None:
+    with pytest.raises(RefusedError, match=r"num_train_steps: 40 and .*num_train_tokens: 5; needed at most one"):
+        list(stats(load_settings(str(config), ["--trainer.num_train_tokens", "5"])))
+
+
+def test_a_dataset_with_weight_zero_is_named(config: Path) -> None:
+    lines = list(stats(load_settings(str(config), ["--data.train_weights", "{web: 1, chat: 0}"])))
+    assert lines[-1] == "not trained on (weight 0): chat"
+
+
+def test_rows_are_as_long_as_the_model_unless_told_otherwise(config: Path) -> None:
+    lengths = {
+        flag: load_settings(str(config), flags).shape().length
+        for flag, flags in {
+            "the file": [],
+            "--model.seq_len": ["--model.seq_len", "32"],
+            "--train_seq_len": ["--train_seq_len", "48"],
+            "gpt2": ["--model", "{type: gpt2}"],
+            "nothing": ["--model", "{}"],
+        }.items()
+    }
+    assert lengths == {"the file": 64, "--model.seq_len": 32, "--train_seq_len": 48, "gpt2": 1024, "nothing": 2048}
+
+
+def test_caches_are_not_built_where_that_is_forbidden(config: Path) -> None:
+    settings = load_settings(str(config), ["--data.auto_build_caches", "false"])
+    with pytest.raises(UserError, match=r"found no token cache at .*web/train; needed a finished one"):
+        open_data(settings.data)
+
+
+def test_training_may_begin_while_a_cache_is_being_built(config: Path) -> None:
+    data = load_settings(str(config), []).data
+    opened = open_data(data, beside_training=True)
+    web, chat = opened.train["web"], opened.train["chat"]
+    assert web.on_wait is not None
+    assert web.cache.tokens > 0
+    assert chat.on_wait is None  # packed: it had to be finished first
+    assert chat.cache.is_finished
+    assert list(opened.validation) == ["web"]
+
+
+def test_unknown_keys_are_still_errors(config: Path) -> None:
+    with pytest.raises(UserError, match=r"data.shufle.*Write shuffle"):
+        load_settings(str(config), ["--data.shufle", "true"])
