@@ -1,6 +1,6 @@
 """The keys of the data section that say how batches are drawn from token caches."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ponente.batches.mixture import StopStrategy, WeightStage
@@ -37,8 +37,10 @@ class MixtureConfig(OrderConfig):
             return self.max_documents_per_row
         return max(64, length // _ROWS_A_DOCUMENT)
 
-    def stages(self, names: Sequence[str], schedule: BatchSchedule) -> list[WeightStage]:
-        """The weights of the datasets that there are, from which example on."""
+    def stages(
+        self, names: Sequence[str], schedule: BatchSchedule, untrained: Collection[str] = ()
+    ) -> list[WeightStage]:
+        """The weights of the datasets that there are, from which example on; `untrained` ones may have weight 0."""
         weights = dict.fromkeys(names, 1.0) if self.train_weights is None else self.train_weights
         staged = [(0, weights)] if isinstance(weights, dict) else weights
         starts = [start for start, _ in staged]
@@ -48,7 +50,8 @@ class MixtureConfig(OrderConfig):
                 "than the one before. Write [[0, {web: 1.0}], [1000, {web: 0.5, code: 0.5}]]."
             )
         for start, of_stage in staged:
-            _check_weights(names, start, of_stage)
+            counted = {name: weight for name, weight in of_stage.items() if weight or name not in untrained}
+            _check_weights(names, start, counted)
         return [WeightStage(schedule.first_example(start), of_stage) for start, of_stage in staged]
 
     def simulated_share(self) -> float | None:

@@ -4,7 +4,7 @@ In: caches with how their documents become rows, the mixture's config, batch siz
 that it uses (a run keeps them in its record, and hands them back when it resumes), and finite streams for evaluation.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -51,16 +51,18 @@ def training_data(
     shape: BatchShape,
     seed: int,
     *,
+    untrained: Collection[str] = (),
     recorded: Mapping[str, Mapping[str, object]] | None = None,
 ) -> TrainingData:
     """The stream of a run over the train splits of datasets.
 
     Args:
+        untrained: datasets without a train split, whose weight may be 0.
         recorded: `TrainingData.record()` of the run that this one resumes: its orders are kept.
     """
     names = list(sources)
     config.check_names(names)
-    stages = config.stages(names, schedule)
+    stages = config.stages(names, schedule, untrained)
     used = [name for name in names if any(stage.weights.get(name, 0) for stage in stages)]
     share = config.simulated_share()
     datasets = []

@@ -168,3 +168,50 @@ def test_training_may_begin_while_a_cache_is_being_built(config: Path) -> None:
 def test_unknown_keys_are_still_errors(config: Path) -> None:
     with pytest.raises(UserError, match=r"data.shufle.*Write shuffle"):
         load_settings(str(config), ["--data.shufle", "true"])
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("true", {"kind": "full", "permutation": "feistel"}),
+        ("false", {"kind": "in_order"}),
+        ("500", {"kind": "era", "era": 500, "permutation": "feistel"}),
+        ("{io_block_size: 8, perm_type: linear}", {"kind": "block", "io_block_size": 8, "permutation": "linear"}),
+    ],
+)
+def test_every_way_to_write_shuffle_is_understood(config: Path, value: str, kind: dict[str, object]) -> None:
+    settings = load_settings(str(config), ["--data.shuffle", value])
+    record = settings.training_data(open_data(settings.data)).record()["web"]
+    assert {key: record.get(key) for key in kind} == kind
+
+
+def test_keys_of_the_data_section_reach_the_batches(config: Path) -> None:
+    def shape(*flags: str) -> tuple[bool, int]:
+        found = load_settings(str(config), flags).shape()
+        return found.blocks_documents, found.max_documents
+
+    assert shape() == (True, 64)
+    assert shape("--data.block_cross_document_attention", "false") == (False, 64)
+    assert shape("--data.max_documents_per_row", "9", "--train_seq_len", "8192") == (True, 9)
+    assert shape("--train_seq_len", "8192") == (True, 256)
+    with pytest.raises(RefusedError, match="max_documents_per_row: 1; needed 2 or more"):
+        shape("--data.max_documents_per_row", "1")
+
+
+def test_a_dataset_for_validation_alone_may_have_weight_zero_and_no_other(config: Path) -> None:
+    flags = ["--data.components.web.source.train_urls", "[]"]
+    settings = load_settings(str(config), [*flags, "--data.train_weights", "{chat: 1, web: 0}"])
+    opened = open_data(settings.data)
+    assert (list(opened.train), list(opened.validation)) == (["chat"], ["web"])
+    assert [one.name for one in settings.training_data(opened).stream.datasets] == ["chat"]
+    with pytest.raises(RefusedError, match=r"found data.train_weights.web; needed one .* with a train split: chat"):
+        load_settings(str(config), flags).training_data(opened)
+
+
+def test_staged_weights_and_batch_sizes_are_read_from_yaml(config: Path) -> None:
+    flags = ["--data.train_weights", "[[0, {web: 1}], [5, {chat: 1}]]"]
+    flags += ["--trainer.train_batch_size", "[{start: 0, value: 2}, {start: 3, value: 4}]"]
+    settings = load_settings(str(config), flags)
+    stream = settings.training_data(open_data(settings.data)).stream
+    origins = [(len(one.dataset), set(one.dataset.tolist())) for one in map(stream.origin, (2, 3, 4, 5))]
+    assert origins == [(2, {0}), (4, {0}), (4, {0}), (4, {1})]

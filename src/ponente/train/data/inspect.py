@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ponente.batches.batch import Batch
 from ponente.batches.stream import BatchStream, Origin
-from ponente.batches.training import training_data
 from ponente.tokens.load import load_tokenizer
 from ponente.tokens.tokenizer import Tokenizer
 from ponente.train.data.caches import open_data
@@ -46,7 +45,7 @@ def inspect(settings: DataSettings, step: int, look: Look) -> Iterator[str]:
     """Shows the batch of a step."""
     opened = open_data(settings.data)
     shape = settings.shape()
-    stream = training_data(settings.data, opened.train, settings.schedule(), shape, settings.seed).stream
+    stream = settings.training_data(opened).stream
     origin = stream.origin(step)
     first = stream.schedule.first_example(step)
     count = len(origin.dataset)

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from ponente.batches.schedule import BatchSchedule, BatchStage
 from ponente.batches.shape import BatchShape
 from ponente.batches.stream import BatchStream
+from ponente.batches.training import TrainingData, training_data
 from ponente.config.errors import RefusedError
 from ponente.config.load import load_config
 from ponente.tokens.command import NOT_DATA
+from ponente.train.data.caches import OpenData
 from ponente.train.data.config import TrainDataConfig
 
 _ROW_LENGTHS = {"gpt2": 1024}  # where the config says nothing, by the type of model
@@ -85,6 +87,11 @@ class DataSettings:
     def schedule(self) -> BatchSchedule:
         """The batch sizes."""
         return BatchSchedule.of(self.trainer.train_batch_size)
+
+    def training_data(self, opened: OpenData) -> TrainingData:
+        """The stream of batches over the opened caches."""
+        untrained = [name for name in self.data.components if name not in opened.train]
+        return training_data(self.data, opened.train, self.schedule(), self.shape(), self.seed, untrained=untrained)
 
 
 def load_settings(config_path: str | None, flags: Sequence[str]) -> DataSettings:

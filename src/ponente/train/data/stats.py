@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponente.batches.rows import rows_of
-from ponente.batches.training import RowSource, training_data
+from ponente.batches.training import RowSource
 from ponente.store.paths import join
 from ponente.store.token_cache.cache import TokenCache
 from ponente.store.token_cache.ledger import SEGMENTS
@@ -81,7 +81,7 @@ def _lengths(cache: TokenCache) -> NDArray[np.int64]:
 
 def _run(settings: DataSettings, opened: OpenData) -> Iterator[str]:
     shape = settings.shape()
-    data = training_data(settings.data, opened.train, settings.schedule(), shape, settings.seed)
+    data = settings.training_data(opened)
     stream = data.stream
     steps = settings.trainer.steps(stream)
     examples = stream.schedule.first_example(steps)
