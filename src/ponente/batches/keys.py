@@ -26,7 +26,7 @@ def root_key(seed: int, *names: str) -> Key:
 def fold(key: Keys | Key, number: NDArray[np.int64] | int) -> Keys:
     """The keys of numbers under a key, element by element; an array, of one element for one number."""
     numbers = np.atleast_1d(np.asarray(number)).astype(np.uint64)
-    return mix(np.atleast_1d(key) + mix(numbers + _GOLDEN))
+    return mix(np.atleast_1d(key) + (numbers + np.uint64(1)) * _GOLDEN)
 
 
 def mix(values: Keys) -> Keys:

@@ -16,9 +16,13 @@ Indices = NDArray[np.int64]
 PermutationName = Literal["feistel", "linear"]
 Permutation = Callable[[Indices, Indices | int, Keys], Indices]
 
-_ROUNDS = 6  # even, so that both halves have their widths again at the end
 _ONE = np.uint64(1)
-_STEP = np.uint64(0x2545F4914F6CDD1D)  # odd, so that the keys of rounds differ
+_SHIFT = np.uint64(32)
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+# Odd, one for each round; an even number of rounds, so that both halves have their widths again at the end.
+_KEY_FACTORS = tuple(
+    np.uint64(0x2545F4914F6CDD1D + 0x5851F42D4C957F2E * number & 0xFFFFFFFFFFFFFFFF) for number in range(6)
+)
 
 
 def feistel(x: Indices, n: Indices | int, key: Keys) -> Indices:
@@ -26,10 +30,11 @@ def feistel(x: Indices, n: Indices | int, key: Keys) -> Indices:
     shape = np.broadcast_shapes(np.shape(x), np.shape(n), np.shape(key))
     sizes = np.broadcast_to(np.asarray(n, np.uint64), shape).ravel()
     keys = np.broadcast_to(np.asarray(key, np.uint64), shape).ravel()
-    values = np.broadcast_to(np.asarray(x, np.uint64), shape).ravel().copy()
+    values = np.broadcast_to(np.asarray(x, np.uint64), shape).ravel()
     bits = np.maximum(np.frexp((sizes - _ONE).astype(np.float64))[1], 2).astype(np.uint64)  # exact below 2**53
-    round_keys = [mix(keys + np.uint64(number) * _STEP) for number in range(_ROUNDS)]
-    todo = np.arange(len(values))
+    round_keys = [keys * factor for factor in _KEY_FACTORS]
+    values = _encrypt(values, bits, round_keys)
+    todo = np.flatnonzero(values >= sizes)
     while len(todo):
         walked = _encrypt(values[todo], bits[todo], [one[todo] for one in round_keys])
         values[todo] = walked
@@ -40,12 +45,15 @@ def feistel(x: Indices, n: Indices | int, key: Keys) -> Indices:
 def _encrypt(values: Keys, bits: Keys, round_keys: list[Keys]) -> Keys:
     """A bijection of the numbers of so many bits."""
     width = bits >> _ONE  # of the right half
-    left, right = values >> width, values & ((_ONE << width) - _ONE)
-    left_width = bits - width
+    left_mask, right_mask = (_ONE << (bits - width)) - _ONE, (_ONE << width) - _ONE
+    left, right = values >> width, values & right_mask
     for key in round_keys:
-        left, right = right, left ^ (mix(right + key) & ((_ONE << left_width) - _ONE))
-        left_width = bits - left_width
-    return (left << (bits - left_width)) | right
+        mixed = (right + key) * _FACTOR
+        mixed = (mixed ^ (mixed >> _SHIFT)) * _FACTOR >> _SHIFT
+        left, right = right, left ^ (mixed & left_mask)
+        left_mask, right_mask = right_mask, left_mask
+    joined: Keys = (left << width) | right
+    return joined
 
 
 def linear(x: Indices, n: Indices | int, key: Keys) -> Indices:
