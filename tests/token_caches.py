@@ -47,7 +47,7 @@ class CacheWriter:
         lengths = [len(document) for document in documents]
         values = {"input_ids": documents, **others}
         columns = {
-            name: np.concatenate([np.asarray(row, dtype) for row in values[name]])
+            name: np.concatenate([np.empty(0, dtype), *(np.asarray(row, dtype) for row in values[name])])
             for name, dtype in self._columns.items()
         }
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

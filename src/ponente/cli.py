@@ -5,6 +5,7 @@ Rooms are imported inside functions, so that `ponente --help` is quick.
 
 import argparse
 import errno
+import logging
 import os
 import sys
 import time
@@ -28,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = options.command(options, arguments)
     except KeyboardInterrupt:
+        print("ponente: stopped; what is done stays, and the same command goes on", file=sys.stderr)
         code = 130
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -36,6 +38,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"ponente: {error}", file=sys.stderr)
         code = 2
     except OSError as error:
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            print(
+                f"ponente: found that {error.filename or 'a file'} cannot be used ({error.strerror}); needed "
+                "a place of your own. Give another, such as --data.cache_dir or --prefix.",
+                file=sys.stderr,
+            )
+            sys.exit(2)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         print(f"ponente: {error}\nMake room and run the command again: what is done stays.", file=sys.stderr)
@@ -101,9 +110,11 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """`ponente data inspect` and `ponente data stats`."""
     data = _add(commands, "data", _inspect_data, "look at the data of a training config")
-    looks = data.add_subparsers(required=True, metavar="LOOK")
+    looks = data.add_subparsers(required=True, metavar="inspect|stats")
     inspect = _add(looks, "inspect", _inspect_data, "show rows of any step as text, with document borders and masks")
     inspect.add_argument("--step", type=int, default=0, help="of which step (default: %(default)s)")
+    inspect.add_argument("--dataset", help="show only rows of this dataset")
+    inspect.add_argument("--split", choices=("train", "validation"), default="train", help="(default: %(default)s)")
     inspect.add_argument("--rows", type=int, default=3, help="how many rows to show (default: %(default)s)")
     inspect.add_argument("--tokens", type=int, default=512, help="of each row; 0: all (default: %(default)s)")
     inspect.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="(default: %(default)s)")
@@ -219,16 +230,30 @@ def _inspect_data(options: argparse.Namespace, arguments: list[str]) -> int:
 
     wants_color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     has_color = wants_color if options.color == "auto" else options.color == "always"
-    look = Look(rows=options.rows, tokens=options.tokens, has_color=has_color)
+    look = Look(
+        rows=options.rows,
+        tokens=options.tokens,
+        dataset=options.dataset,
+        split=options.split,
+        has_color=has_color,
+    )
+    _log_to_terminal()
     for line in inspect(load_settings(options.config_path, options.overrides), options.step, look):
         print(line)
     return 0
+
+
+def _log_to_terminal() -> None:
+    """Has what the rooms say of their work on standard error."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("ponente.train").setLevel(logging.INFO)
 
 
 def _data_stats(options: argparse.Namespace, arguments: list[str]) -> int:
     from ponente.train.data.settings import load_settings
     from ponente.train.data.stats import stats
 
+    _log_to_terminal()
     for line in stats(load_settings(options.config_path, options.overrides)):
         print(line)
     return 0

@@ -5,8 +5,10 @@ all rows first (`begin_batch`) and waited for later (`PendingBatch.finish`), so 
 one is put together. B rows, S tokens, M documents a row.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +19,14 @@ from ponente.batches.shape import BatchShape
 from ponente.store.token_cache.cache import INPUT_IDS
 from ponente.store.token_cache.spans import SpanRead
 
+logger = logging.getLogger(__name__)
+
 LOSS_MASK = "loss_mask"  # of a token: whether it counts as one that is predicted
 LOSS_WEIGHTS = "loss_weights"  # of a token: the weight of predicting the one after it
 
 
 class Batch(NamedTuple):
-    """One batch; a tree of arrays to JAX. Padding is a document of its own, the last of its row, without weight."""
+    """One batch; a tree of arrays to JAX. Padding is the last document of its row, and has no weight."""
 
     tokens_BS: Any  # int32
     targets_BS: Any  # int32: the token after each
@@ -104,12 +108,21 @@ def begin_batch(shape: BatchShape, count: int, groups: Sequence[RowGroup]) -> Pe
     """Begins to read the rows of a batch of `count`; rows in no group are padding."""
     reads = []
     for group in groups:
-        cache = group.rows.cache
-        stops = np.minimum(np.minimum(group.stops, group.starts + shape.length) + 1, cache.tokens)
-        pieces = cache.pieces(group.starts, stops)
-        columns = {column: cache.begin_read(pieces, column) for column in cache.columns}
-        reads.append(_GroupRead(group, columns, cache.document_starts(pieces)))
+        source = group.rows.cache
+        stops = np.minimum(np.minimum(group.stops, group.starts + shape.length) + 1, source.tokens)
+        pieces = source.pieces(group.starts, stops)
+        columns = {column: source.begin_read(pieces, column) for column in source.columns}
+        reads.append(_GroupRead(group, columns, source.document_starts(pieces)))
     return PendingBatch(shape, count, reads)
+
+
+@cache
+def _say_crowded(most: int) -> None:
+    logger.warning(
+        "some rows have more than %d documents: those beyond belong to the last, and see each other. "
+        "Raise data.max_documents_per_row to hold them apart.",
+        most,
+    )
 
 
 def _documents(firsts: NDArray[np.int64], count: int, shape: BatchShape) -> tuple[NDArray[np.int32], ...]:
@@ -119,6 +132,8 @@ def _documents(firsts: NDArray[np.int64], count: int, shape: BatchShape) -> tupl
     row_first = np.searchsorted(firsts, np.arange(count) * length)
     number = np.arange(len(firsts)) - row_first[row]
     fits = number < shape.max_documents
+    if not fits.all():
+        _say_crowded(shape.max_documents)
     firsts, row, number = firsts[fits], row[fits], number[fits]
     lengths = np.diff(np.append(firsts, count * length))
     segment_ids = np.repeat(number.astype(np.int32), lengths).reshape(count, length)

@@ -9,7 +9,8 @@ from ponente.batches.schedule import BatchSchedule
 from ponente.config.errors import RefusedError
 from ponente.config.problems import nearest
 
-_ROWS_A_DOCUMENT = 32  # tokens that a document has at least on average, for the tables of documents of a row
+_LARGEST_WEIGHT = 1e18
+_TOKENS_A_DOCUMENT = 16  # that a document of a row has on average, at least, to fit into the row's tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class MixtureConfig(OrderConfig):
     max_train_batches: dict[str, int] | None = None
     num_validation_sequences: dict[str, int] | None = None  # held out of the train split
     block_cross_document_attention: bool = True
-    max_documents_per_row: int | None = None  # held apart: by default 1 for 32 tokens, 64 at least
+    max_documents_per_row: int | None = None  # held apart: by default 1 for 16 tokens, 64 at least
     target_budget: int | None = None  # tokens of the run that is simulated …
     experiment_budget: int | None = None  # … by one of so many, which repeats data as often as that would
 
@@ -35,12 +36,16 @@ class MixtureConfig(OrderConfig):
                     "one). Leave it out, or set block_cross_document_attention: false."
                 )
             return self.max_documents_per_row
-        return max(64, length // _ROWS_A_DOCUMENT)
+        return max(64, length // _TOKENS_A_DOCUMENT)
 
     def stages(
         self, names: Sequence[str], schedule: BatchSchedule, untrained: Collection[str] = ()
     ) -> list[WeightStage]:
         """The weights of the datasets that there are, from which example on; `untrained` ones may have weight 0."""
+        if not names:
+            raise RefusedError(
+                "found no dataset with a train split; needed at least one to train on. Add train_urls to one."
+            )
         weights = dict.fromkeys(names, 1.0) if self.train_weights is None else self.train_weights
         staged = [(0, weights)] if isinstance(weights, dict) else weights
         starts = [start for start, _ in staged]
@@ -54,11 +59,18 @@ class MixtureConfig(OrderConfig):
             _check_weights(names, start, counted)
         return [WeightStage(schedule.first_example(start), of_stage) for start, of_stage in staged]
 
-    def simulated_share(self) -> float | None:
-        """Which part of each dataset is used so that it repeats as often as in the run that is simulated."""
+    def simulated_rows(self, rows: int) -> int | None:
+        """How many of a dataset's rows are used, so that they repeat as often as in the run that is simulated."""
+        self.check_budgets()
+        if self.target_budget is None or self.experiment_budget is None:
+            return None
+        return max(1, rows * self.experiment_budget // self.target_budget)
+
+    def check_budgets(self) -> None:
+        """Refuses budgets of which one is missing or that make no sense."""
         target, experiment = self.target_budget, self.experiment_budget
         if target is None and experiment is None:
-            return None
+            return
         if target is None or experiment is None or not 0 < experiment <= target:
             raise RefusedError(
                 f"found data.target_budget: {target} and data.experiment_budget: {experiment}; needed both, in tokens, "
@@ -69,7 +81,6 @@ class MixtureConfig(OrderConfig):
                 "found data.max_train_batches beside data.target_budget; needed one of them, for both say which part "
                 "of the data is used. Remove one."
             )
-        return experiment / target
 
     def check_names(self, names: Sequence[str]) -> None:
         """Refuses limits of datasets that there are not."""
@@ -90,9 +101,10 @@ def _check_weights(names: Sequence[str], start: int, weights: Mapping[str, float
     for name, weight in weights.items():
         if name not in names:
             raise _unknown("data.train_weights", name, names)
-        if not 0 <= weight < float("inf"):
+        if not 0 <= weight <= _LARGEST_WEIGHT:
             raise RefusedError(
-                f"found data.train_weights.{name}: {weight}; needed a number that is 0 or more. 0 is validation only."
+                f"found data.train_weights.{name}: {weight}; needed a number from 0 to {_LARGEST_WEIGHT:g}. "
+                "0 is validation only."
             )
     if not any(weights.values()):
         raise RefusedError(

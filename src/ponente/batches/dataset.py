@@ -5,6 +5,7 @@ still being built, a position waits until enough of it is there; what it gives d
 """
 
 import copy
+import logging
 import time
 from collections.abc import Callable
 
@@ -16,6 +17,8 @@ from ponente.batches.order import AnyOrder
 from ponente.batches.permutation import Indices
 from ponente.batches.rows import Rows
 from ponente.config.errors import RefusedError
+
+logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.2
 _UNKNOWN_LENGTH = 1 << 62
@@ -75,34 +78,37 @@ class Dataset:
     def _whole(self) -> int:
         return self.rows.available - len(self._held_out)
 
-    def spans(self, positions: Indices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def spans(
+        self, positions: Indices, on_wait: Callable[[], None] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The first token of the row at each position, and the one after its last."""
-        return self.rows.spans(self.row_numbers(positions))
+        return self.rows.spans(self.row_numbers(positions, on_wait))
 
-    def row_numbers(self, positions: Indices) -> Indices:
-        """Which row of the cache stands at each position."""
+    def row_numbers(self, positions: Indices, on_wait: Callable[[], None] | None = None) -> Indices:
+        """Which row of the cache stands at each position; `on_wait` is called while it has to wait, and may raise."""
         is_part = self._limit is not None or len(self._held_out) > 0
-        self._wait(None if is_part else self.order.horizon(int(positions.max(initial=0))))
+        self._wait(None if is_part else self.order.horizon(int(positions.max(initial=0))), on_wait)
         if not self.rows.cache.is_finished:
             return self.order.indices(positions, _UNKNOWN_LENGTH, self._key)
         length = self.length
-        if length == 0:
-            raise RefusedError(
-                f"found no row in {self.rows.cache.path} for {self.name}; needed at least one. Check its files, "
-                "train_seq_len, over_length, and what is held out."
-            )
         found = self.order.indices(positions, length, self._key)
         if length < self._whole():
             found = self.order.indices(found, self._whole(), self._part_key)
         return found + np.searchsorted(self._gaps, found, side="right")
 
-    def _wait(self, needed: int | None) -> None:
+    def _wait(self, needed: int | None, on_wait: Callable[[], None] | None = None) -> None:
         """Waits until so many rows are there (None: all)."""
         cache = self.rows.cache
+        has_said = False
         while not cache.is_finished and (needed is None or self.rows.available < needed):
             cache.refresh()
             if cache.is_finished or (needed is not None and self.rows.available >= needed):
                 return
-            if self._on_wait is not None:
-                self._on_wait()
+            for called in (on_wait, self._on_wait):
+                if called is not None:
+                    called()
+            if not has_said:
+                wanted = "all" if needed is None else f"{needed:,}"
+                logger.info("waiting for %s rows of %s, which has %s so far", wanted, self.name, self.rows.available)
+                has_said = True
             time.sleep(_POLL_SECONDS)

@@ -5,21 +5,37 @@ reads only the rows that its own devices hold. A thread begins to read the next 
 that has come, and stays a few batches ahead; what it raises is raised where the batch is asked for.
 """
 
+import math
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
 from ponente.batches.batch import Batch, PendingBatch
 from ponente.batches.permutation import Indices
 from ponente.batches.stream import BatchStream
+from ponente.config.errors import RefusedError
 
 _AHEAD = 2
+_LOOK_SECONDS = 0.1  # how often a thread that waits looks whether the loader was closed
+
+
+class _Closed(Exception):
+    """The loader was closed while its thread waited."""
+
+
+class _Wait(Exception):
+    """A batch cannot be begun without waiting."""
+
+
+def _refuse_to_wait() -> None:
+    raise _Wait
 
 
 class Loader:
@@ -45,6 +61,9 @@ class Loader:
         stop: the step after the last; by default where the stream ends.
         ahead: how many batches are kept ready.
         """
+        if ahead < 1:
+            raise RefusedError(f"found a loader that keeps {ahead} batches ready; needed 1 or more. Give ahead=2.")
+        _check_sizes(stream, sharding)
         self._stream = stream
         self._sharding = sharding
         self._start = start
@@ -56,7 +75,10 @@ class Loader:
 
     def __iter__(self) -> Iterator[tuple[int, Batch]]:
         while not self._closed.is_set():
-            ready = self._ready.get()
+            try:
+                ready = self._ready.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                continue
             if ready is None:
                 self._closed.set()
                 return
@@ -66,12 +88,9 @@ class Loader:
             yield ready
 
     def close(self) -> None:
-        """Stops reading ahead."""
+        """Stops reading ahead, also where it waits for a cache that is being built."""
         self._closed.set()
-        while self._thread.is_alive():
-            with suppress(queue.Empty):
-                self._ready.get_nowait()  # it may be waiting for room
-            self._thread.join(0.05)
+        self._thread.join()
 
     def __enter__(self) -> "Loader":
         return self
@@ -83,28 +102,55 @@ class Loader:
         try:
             step, pending = self._start, None
             while not self._closed.is_set() and (self._stop is None or step < self._stop):
-                pending = pending or self._begin(step)
-                is_last = self._stop is not None and step + 1 >= self._stop
-                following = None if is_last else self._begin(step + 1)
+                pending = pending or self._begin(step, self._stop_if_closed)
+                following = self._begin_if_ready(step + 1)
                 self._put((step, self._to_devices(step, pending)))
                 step, pending = step + 1, following
             self._put(None)
+        except _Closed:
+            return
         except BaseException as error:  # noqa: BLE001 (raised again where the batch is asked for)
             self._put(error)
+
+    def _begin_if_ready(self, step: int) -> PendingBatch | None:
+        """Begins to read the batch of a later step; None where it would have to wait or fails: its turn will come."""
+        if self._stop is not None and step >= self._stop:
+            return None
+        try:
+            return self._begin(step, _refuse_to_wait)
+        except (_Wait, Exception):  # noqa: BLE001 (it fails again in its turn)
+            return None
+
+    def _stop_if_closed(self) -> None:
+        if self._closed.is_set():
+            raise _Closed
 
     def _put(self, ready: tuple[int, Batch] | BaseException | None) -> None:
         while not self._closed.is_set():
             with suppress(queue.Full):
-                self._ready.put(ready, timeout=0.1)
+                self._ready.put(ready, timeout=_LOOK_SECONDS)
                 return
 
-    def _begin(self, step: int) -> PendingBatch:
-        return self._stream.begin(step, local_rows(self._sharding, self._stream.schedule.size(step)))
+    def _begin(self, step: int, on_wait: Callable[[], None]) -> PendingBatch:
+        return self._stream.begin(step, local_rows(self._sharding, self._stream.schedule.size(step)), on_wait)
 
     def _to_devices(self, step: int, pending: PendingBatch) -> Batch:
         count = self._stream.schedule.size(step)
         rows = local_rows(self._sharding, count)
         return on_devices(pending.finish(), rows, count, self._sharding)
+
+
+def _check_sizes(stream: BatchStream, sharding: jax.sharding.Sharding) -> None:
+    """Refuses, before anything is read, batches that devices cannot divide among them."""
+    for stage in stream.schedule.stages:
+        try:
+            local_rows(sharding, stage.value)
+        except ValueError as error:
+            parts = math.prod(sharding.mesh.shape.values()) if isinstance(sharding, NamedSharding) else "the devices"
+            raise RefusedError(
+                f"found a batch size of {stage.value} for {sharding}; needed one that its devices divide ({error}). "
+                f"Set trainer.train_batch_size to a multiple of {parts}."
+            ) from error
 
 
 def local_rows(sharding: jax.sharding.Sharding, count: int) -> Indices:

@@ -5,6 +5,7 @@ of the mixture holds the same number of examples of a dataset, or one more; over
 weights to one part in two million. A weight too small for one example a block gets one in some blocks, never none.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from ponente.batches.keys import Key, fold
 from ponente.batches.permutation import Indices
 from ponente.config.errors import RefusedError
+
+logger = logging.getLogger(__name__)
 
 StopStrategy = Literal["restart", "first_exhausted", "all_exhausted"]
 
@@ -73,7 +76,10 @@ class Mixture:
         self.block_size = block_size
         self._key = key
         self._starts = np.array([stage.start for stage in stages], np.int64)
-        self._counts = [_Counts(_normalized(self.names, stage), block_size) for stage in stages]
+        shares = [_normalized(self.names, stage) for stage in stages]
+        for one in shares:
+            _check_lifted(self.names, one, block_size * PERIOD)
+        self._counts = [_Counts(one, block_size) for one in shares]
         self._blocks: OrderedDict[tuple[int, int], _Block] = OrderedDict()
         self._before_stage = [np.zeros(len(names), np.int64)]
         for number, (start, end) in enumerate(zip(self._starts, self._starts[1:], strict=False)):
@@ -167,6 +173,18 @@ def _normalized(names: Sequence[str], stage: WeightStage) -> NDArray[np.float64]
     weights = np.array([stage.weights.get(name, 0.0) for name in names], np.float64)
     shares: NDArray[np.float64] = weights / weights.sum()
     return shares
+
+
+def _check_lifted(names: Sequence[str], weights: NDArray[np.float64], total: int) -> None:
+    """Says which weights are too small for the proportions to hold."""
+    lifted = [name for name, weight in zip(names, weights, strict=True) if 0 < weight * total < 0.5]
+    if len(lifted) >= total // 2:
+        raise RefusedError(
+            f"found {len(lifted):,} datasets with tiny weights in a mixture that repeats after {total:,} examples; "
+            "needed fewer than half as many. Raise data.mixture_block_size."
+        )
+    if lifted:
+        logger.warning("mixture: %s get one example in %s each, more than their weights say", ", ".join(lifted), total)
 
 
 def _apportioned(weights: NDArray[np.float64], total: int) -> NDArray[np.int64]:

@@ -37,6 +37,9 @@ class InOrder(msgspec.Struct, frozen=True, tag="in_order", tag_field="kind"):
     def horizon(self, position: int) -> int | None:
         return position + 1
 
+    def __str__(self) -> str:
+        return "in order"
+
 
 class FullShuffle(msgspec.Struct, frozen=True, tag="full", tag_field="kind"):
     """One permutation of all examples."""
@@ -48,6 +51,9 @@ class FullShuffle(msgspec.Struct, frozen=True, tag="full", tag_field="kind"):
 
     def horizon(self, position: int) -> int | None:
         return None
+
+    def __str__(self) -> str:
+        return f"full{_other(self.permutation)}"
 
 
 class EraShuffle(msgspec.Struct, frozen=True, tag="era", tag_field="kind"):
@@ -65,6 +71,9 @@ class EraShuffle(msgspec.Struct, frozen=True, tag="era", tag_field="kind"):
 
     def horizon(self, position: int) -> int | None:
         return (position // self.era + 1) * self.era
+
+    def __str__(self) -> str:
+        return f"eras of {self.era:,}{_other(self.permutation)}"
 
 
 class BlockShuffle(msgspec.Struct, frozen=True, tag="block", tag_field="kind"):
@@ -101,6 +110,13 @@ class BlockShuffle(msgspec.Struct, frozen=True, tag="block", tag_field="kind"):
     def horizon(self, position: int) -> int | None:
         return None
 
+    def __str__(self) -> str:
+        return f"blocks of {self.io_block_size:,} in windows of {self.window_blocks:,}{_other(self.permutation)}"
+
+
+def _other(permutation: PermutationName) -> str:
+    return "" if permutation == "feistel" else f", {permutation}"
+
 
 AnyOrder = InOrder | FullShuffle | EraShuffle | BlockShuffle
 
@@ -119,23 +135,28 @@ class OrderConfig:
     """The keys of the data section that say in which order examples come."""
 
     shuffle: bool | int | BlockShuffleConfig | None = None  # None: by blocks; by eras while a cache is being built
-    permutation_type: Literal["feistel", "linear"] = "feistel"  # of `shuffle: true` and of eras
+    permutation_type: Literal["feistel", "linear"] | None = None  # of any shuffle; None: feistel
 
     def order(self, *, is_growing: bool) -> AnyOrder:
         """The order that was asked for, or the default for a cache that is whole or still growing."""
-        shuffle = self.shuffle
+        shuffle, permutation = self.shuffle, self.permutation_type or "feistel"
         if shuffle is None:
-            shuffle = GROWING_ERA if is_growing else BlockShuffleConfig()
+            shuffle = GROWING_ERA if is_growing else BlockShuffleConfig(perm_type=permutation)
         if isinstance(shuffle, BlockShuffleConfig):
+            if self.permutation_type not in (None, shuffle.perm_type):
+                raise RefusedError(
+                    f"found data.permutation_type: {self.permutation_type} and data.shuffle.perm_type: "
+                    f"{shuffle.perm_type}; needed one of them. Remove data.permutation_type."
+                )
             _positive("shuffle.io_block_size", shuffle.io_block_size)
             _positive("shuffle.window_blocks", shuffle.window_blocks)
             return BlockShuffle(shuffle.io_block_size, shuffle.window_blocks, shuffle.perm_type)
         if shuffle is True:
-            return FullShuffle(self.permutation_type)
+            return FullShuffle(permutation)
         if shuffle is False:
             return InOrder()
         _positive("shuffle", shuffle)
-        return EraShuffle(shuffle, self.permutation_type)
+        return EraShuffle(shuffle, permutation)
 
 
 def _positive(key: str, value: int) -> None:

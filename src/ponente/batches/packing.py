@@ -18,17 +18,20 @@ OverLength = Literal["split", "truncate", "drop", "error"]
 
 logger = logging.getLogger(__name__)
 
+_unstored: dict[PackingKey, Spans] = {}  # of caches that can only be read
+
 
 def packing_of(cache: TokenCache, length: int, max_documents: int, over_length: OverLength) -> Spans:
     """The rows of a finished cache, packed; read where they are stored, else made and stored."""
     key = PackingKey(cache=cache.digest, length=length, max_documents=max_documents, over_length=over_length)
-    found = read_packing(cache.path, key)
+    found = _unstored.get(key) or read_packing(cache.path, key)
     if found is None:
         found = packed(cache.row_offsets(0, cache.rows), length, max_documents, over_length, cache.path)
         try:
             write_packing(cache.path, key, found)
         except OSError as error:  # others' caches may be for reading only
-            logger.warning("the packing of %s could not be stored (%s); it is made again each time", cache.path, error)
+            logger.warning("the packing of %s could not be stored (%s) and is made again each time", cache.path, error)
+            _unstored[key] = found
     return found
 
 

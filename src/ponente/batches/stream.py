@@ -4,7 +4,7 @@ In: datasets, their mixture, batch sizes. Out: the arrays of any step, whole or 
 remembered between steps, so a run that resumes at any step, with any number of processes, sees the same batches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,8 @@ from ponente.batches.permutation import Indices
 from ponente.batches.schedule import BatchSchedule
 from ponente.batches.shape import BatchShape
 from ponente.config.errors import RefusedError
+
+Rows = Indices | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -66,36 +68,53 @@ class BatchStream:
         """The fewest steps that take at least so many tokens, padding included."""
         return self.schedule.steps_for(-(-tokens // self.shape.length))
 
-    def origin(self, step: int, rows: Indices | None = None) -> Origin:
+    def counts(self, step: int) -> NDArray[np.int64]:
+        """How many rows of each dataset were seen before a step."""
+        index = self.schedule.first_example(step)
+        return self.mixture.counts(index if self.length is None else min(index, self.length))
+
+    def origin(self, step: int, rows: Rows | None = None) -> Origin:
         """Where the rows of a step come from."""
-        if step < 0 or (self.steps is not None and step >= self.steps):
+        if step < 0:
+            raise RefusedError(f"found step {step}; needed 0 or more. Steps are counted from 0.")
+        if self.steps is not None and step >= self.steps:
             raise RefusedError(
                 f"found step {step} asked of data that lasts {self.steps} steps; needed one of them. "
                 "Train fewer steps, or use stop_strategy: restart."
             )
-        rows = np.arange(self.schedule.size(step)) if rows is None else rows
-        indices = self.schedule.first_example(step) + rows
+        size = self.schedule.size(step)
+        chosen = np.arange(size) if rows is None else np.asarray(rows, np.int64)
+        if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < size:
+            raise RefusedError(
+                f"found rows {int(chosen.min())} to {int(chosen.max())} asked of a batch of {size}; needed rows from 0 "
+                f"to {size - 1}. Ask for those."
+            )
+        indices = self.schedule.first_example(step) + chosen
         dataset, position = self.mixture.locate(indices)
         if self.length is not None:
             dataset = np.where(indices < self.length, dataset, -1)
         return Origin(dataset, position)
 
-    def begin(self, step: int, rows: Indices | None = None) -> PendingBatch:
-        """Begins to read the batch of a step, or only those of its rows."""
+    def begin(self, step: int, rows: Rows | None = None, on_wait: Callable[[], None] | None = None) -> PendingBatch:
+        """Begins to read the batch of a step, or only those of its rows; `on_wait` may raise rather than wait."""
         origin = self.origin(step, rows)
         groups = []
         for number, dataset in enumerate(self.datasets):
             here = np.flatnonzero(origin.dataset == number)
             if len(here):
-                groups.append(RowGroup(dataset.rows, here, *dataset.spans(origin.position[here])))
+                groups.append(RowGroup(dataset.rows, here, *dataset.spans(origin.position[here], on_wait)))
         return begin_batch(self.shape, len(origin.dataset), groups)
 
-    def batch(self, step: int, rows: Indices | None = None) -> Batch:
+    def batch(self, step: int, rows: Rows | None = None) -> Batch:
         """The arrays of a step, or only of those of its rows."""
         return self.begin(step, rows).finish()
 
     def example(self, index: int) -> Batch:
         """The arrays of one example of the mixture, as a batch of one row."""
+        if index < 0 or (self.length is not None and index >= self.length):
+            raise RefusedError(
+                f"found example {index} asked of a mixture of {self.length or 'endless'} examples; needed one of them."
+            )
         dataset, position = self.mixture.locate(np.array([index]))
         chosen = self.datasets[int(dataset[0])]
         return begin_batch(self.shape, 1, [RowGroup(chosen.rows, np.zeros(1, int), *chosen.spans(position))]).finish()

@@ -13,7 +13,7 @@ from ponente.batches.config import MixtureConfig
 from ponente.batches.dataset import Dataset, held_out_rows
 from ponente.batches.keys import root_key
 from ponente.batches.mixture import Mixture, WeightStage
-from ponente.batches.order import AnyOrder, InOrder
+from ponente.batches.order import AnyOrder, EraShuffle, InOrder
 from ponente.batches.permutation import Indices
 from ponente.batches.rows import RowPolicy, Rows, SomeRows, rows_of
 from ponente.batches.schedule import BatchSchedule
@@ -64,7 +64,7 @@ def training_data(
     config.check_names(names)
     stages = config.stages(names, schedule, untrained)
     used = [name for name in names if any(stage.weights.get(name, 0) for stage in stages)]
-    share = config.simulated_share()
+    config.check_budgets()
     datasets = []
     for name in used:
         source = sources[name]
@@ -77,7 +77,7 @@ def training_data(
             held_out=_held_out(config, name, rows, source, seed),
             on_wait=source.on_wait,
         )
-        datasets.append(_limited(dataset, config, schedule, share))
+        datasets.append(_limited(dataset, config, schedule))
     mixture = Mixture(
         used,
         stages,
@@ -91,11 +91,19 @@ def training_data(
 def _order(config: MixtureConfig, name: str, cache: TokenCache, recorded: Mapping[str, object] | None) -> AnyOrder:
     if recorded is None:
         return config.order(is_growing=not cache.is_finished)
-    kept: AnyOrder = msgspec.convert(recorded, AnyOrder)
-    if config.shuffle is not None and config.order(is_growing=False) != kept:
+    try:
+        kept: AnyOrder = msgspec.convert(recorded, AnyOrder)
+    except msgspec.ValidationError as error:
         raise RefusedError(
-            f"found data.shuffle: {config.shuffle}, but the run that is resumed reads {name} in the order "
-            f"{dict(recorded)}; needed the same. Leave data.shuffle as it was, or start a new run."
+            f"found {dict(recorded)} as the recorded order of {name} ({error}); needed one that this version "
+            "of ponente knows. Upgrade, or start a new run."
+        ) from error
+    asks = config.shuffle is not None or config.permutation_type is not None
+    if asks and config.order(is_growing=isinstance(kept, EraShuffle)) != kept:
+        raise RefusedError(
+            f"found data.shuffle: {config.shuffle} and permutation_type: {config.permutation_type}, but the run that "
+            f"is resumed reads {name} in the order {dict(recorded)}; needed the same. Leave data.shuffle as it was, or "
+            "start a new run."
         )
     return kept
 
@@ -112,11 +120,19 @@ def _held_out(config: MixtureConfig, name: str, rows: Rows, source: RowSource, s
     return held_out_rows(name, seed, rows.available, count)
 
 
-def _limited(dataset: Dataset, config: MixtureConfig, schedule: BatchSchedule, share: float | None) -> Dataset:
+def _limited(dataset: Dataset, config: MixtureConfig, schedule: BatchSchedule) -> Dataset:
+    """The dataset, or the part of it that the config asks for; refuses one without a row."""
+    if dataset.rows.cache.is_finished and dataset.length < 1:
+        raise RefusedError(
+            f"found no row to train on in {dataset.name} ({dataset.rows.cache.path}, {dataset.rows.cache.rows:,} "
+            "documents); needed at least one. Its documents may all be longer than a row and dropped: look at "
+            "train_seq_len, over_length and num_validation_sequences, or give it weight 0."
+        )
     batches = (config.max_train_batches or {}).get(dataset.name)
     if batches is not None:
         return dataset.limited(batches * schedule.size(0))
-    return dataset if share is None else dataset.limited(max(1, int(dataset.length * share)))
+    simulated = None if config.target_budget is None else config.simulated_rows(dataset.length)
+    return dataset if simulated is None else dataset.limited(simulated)
 
 
 def held_out_stream(
@@ -126,15 +142,15 @@ def held_out_stream(
     rows = rows_of(source.cache, source.policy, shape)
     held_out = _held_out(config, name, rows, source, seed)
     assert held_out is not None
-    return _once(name, SomeRows(rows, held_out), batch_size, shape)
+    return _once(name, SomeRows(rows, held_out), batch_size, shape, source)
 
 
 def evaluation_stream(name: str, source: RowSource, batch_size: int, shape: BatchShape) -> BatchStream:
     """All rows of a cache, once, in order; the last batch is filled up with padding."""
-    return _once(name, rows_of(source.cache, source.policy, shape), batch_size, shape)
+    return _once(name, rows_of(source.cache, source.policy, shape), batch_size, shape, source)
 
 
-def _once(name: str, rows: Rows, batch_size: int, shape: BatchShape) -> BatchStream:
+def _once(name: str, rows: Rows, batch_size: int, shape: BatchShape, source: RowSource) -> BatchStream:
     mixture = Mixture([name], [WeightStage(0, {name: 1.0})], batch_size, root_key(0, "mixture"))
-    dataset = Dataset(name, rows, InOrder(), seed=0)
+    dataset = Dataset(name, rows, InOrder(), seed=0, on_wait=source.on_wait)
     return BatchStream([dataset], mixture, BatchSchedule.of(batch_size), shape, "first_exhausted")

@@ -12,6 +12,8 @@ import os
 import signal
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
@@ -56,14 +58,19 @@ class Nursery:
         finally:
             theirs.close()
 
-    def reap(self, pid: int) -> int | None:
-        """The exit code of a worker that has ended, as `subprocess` writes it; None where nobody knows it."""
+    def reap(self, pid: int, timeout_seconds: float) -> int | None:
+        """The exit code of a worker that ends in time, as `subprocess` writes it; None where nobody knows it."""
         try:
-            self._connection.send((_REAP, pid))
-            code: int = self._connection.recv()
+            self._connection.send((_REAP, pid, timeout_seconds))
+            code: int | None = self._connection.recv()
         except (EOFError, OSError):
             return None
         return code
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process is there to answer."""
+        return self._process.is_alive()
 
     def close(self) -> None:
         """Ends the process; workers that it made live on."""
@@ -80,17 +87,19 @@ class ForkedProcess:
     def __init__(self, nursery: Nursery, pid: int) -> None:
         self._nursery = nursery
         self._pid = pid
+        self._is_over = False  # its number may be another process's by now
         self.exitcode: int | None = None
 
     def kill(self) -> None:
-        if self.exitcode is None:
+        if not self._is_over:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 
     def join(self, timeout: float | None = None) -> None:
         """Learns the exit code of a process that was killed or has closed its connection."""
-        if self.exitcode is None:
-            self.exitcode = self._nursery.reap(self._pid)
+        if not self._is_over:
+            self.exitcode = self._nursery.reap(self._pid, 10.0 if timeout is None else timeout)
+            self._is_over = self.exitcode is not None or not self._nursery.is_alive
 
 
 def can_fork() -> bool:
@@ -102,11 +111,13 @@ def _tend(connection: Connection, module: str, serve: Serve) -> None:
     """The main loop of the nursery's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     importlib.import_module(module)
+    with contextlib.suppress(EOFError, OSError):  # the parent has gone
+        _tend_until_alone(connection, serve)
+
+
+def _tend_until_alone(connection: Connection, serve: Serve) -> None:
     while True:
-        try:
-            message = connection.recv()
-        except (EOFError, OSError):
-            return
+        message = connection.recv()
         if message == _BEAR:
             handle = recv_handle(connection)
             pid = os.fork()
@@ -116,10 +127,20 @@ def _tend(connection: Connection, module: str, serve: Serve) -> None:
             os.close(handle)
             connection.send(pid)
         elif isinstance(message, tuple):
-            _, status = os.waitpid(message[1], 0)
-            connection.send(os.waitstatus_to_exitcode(status))
+            connection.send(_reaped(*message[1:]))
         else:
             message()
+
+
+def _reaped(pid: int, timeout_seconds: float) -> int | None:
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.01)
 
 
 def _live(connection: Connection, serve: Serve) -> None:
@@ -128,5 +149,7 @@ def _live(connection: Connection, serve: Serve) -> None:
     try:
         serve(connection)
         code = 0
+    except BaseException:  # noqa: BLE001 (it must not go back into the nursery's loop)
+        traceback.print_exc()
     finally:
         os._exit(code)

@@ -6,13 +6,15 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
-from token_caches import MakeCache, numbered_documents, write_cache
+from token_caches import CacheWriter, MakeCache, numbered_documents, write_cache
 
 from ponente.batches.config import MixtureConfig
 from ponente.batches.loader import Loader, local_rows
@@ -21,6 +23,7 @@ from ponente.batches.schedule import BatchSchedule, BatchStage
 from ponente.batches.shape import BatchShape
 from ponente.batches.stream import BatchStream
 from ponente.batches.training import RowSource, training_data
+from ponente.config.errors import RefusedError
 from ponente.store.token_cache.cache import TokenCache
 
 SHAPE = BatchShape(length=8, max_documents=4)
@@ -87,6 +90,54 @@ def test_a_process_holds_the_rows_of_its_devices() -> None:
     assert local_rows(NamedSharding(mesh, PartitionSpec("data")), 6).tolist() == list(range(6))
 
 
+def growing(tmp_path: Path, on_wait: Callable[[], None] | None = None) -> BatchStream:
+    """A stream of which the first step can be read and the second waits."""
+    writer = CacheWriter(tmp_path / "growing")
+    writer.add(numbered_documents([40]))
+    source = RowSource(cache=writer.open(), policy=RowPolicy(), on_wait=on_wait)
+    return training_data(MixtureConfig(shuffle=4), {"web": source}, BatchSchedule.of(4), SHAPE, 0).stream
+
+
+def test_a_batch_that_is_there_is_not_held_back_by_one_that_is_waited_for(tmp_path: Path) -> None:
+    with Loader(growing(tmp_path), SingleDeviceSharding(jax.devices()[0])) as batches:
+        step, _ = next(iter(batches))
+    assert step == 0  # and closing did not wait for the second
+
+
+def test_the_error_of_a_build_comes_with_the_batch_that_misses_its_rows(tmp_path: Path) -> None:
+    def failed() -> None:
+        raise RuntimeError("the build failed")
+
+    with Loader(growing(tmp_path, failed), SingleDeviceSharding(jax.devices()[0])) as batches:
+        seen = iter(batches)
+        assert next(seen)[0] == 0
+        with pytest.raises(RuntimeError, match="the build failed"):
+            next(seen)
+
+
+def test_whoever_waits_for_a_batch_is_woken_when_the_loader_is_closed(tmp_path: Path) -> None:
+    loader = Loader(growing(tmp_path), SingleDeviceSharding(jax.devices()[0]))
+    taken: list[int] = []
+    consumer = threading.Thread(target=lambda: taken.extend(step for step, _ in loader))
+    consumer.start()
+    while not taken:
+        time.sleep(0.01)
+    loader.close()
+    consumer.join(timeout=10)
+    assert not consumer.is_alive()
+    assert taken == [0]
+
+
+def test_a_batch_that_devices_cannot_divide_is_refused_at_once(stream: BatchStream) -> None:
+    mesh = Mesh(np.array(jax.devices()[:3]), "data")
+    with pytest.raises(
+        RefusedError, match=r"found a batch size of 8 .*Set trainer.train_batch_size to a multiple of 3"
+    ):
+        Loader(stream, NamedSharding(mesh, PartitionSpec("data")))
+    with pytest.raises(RefusedError, match="keeps 0 batches ready; needed 1 or more"):
+        Loader(stream, SingleDeviceSharding(jax.devices()[0]), ahead=0)
+
+
 PROCESS = """
     import sys, json
     import jax
@@ -109,7 +160,11 @@ PROCESS = """
     sharding = NamedSharding(Mesh(np.array(jax.devices()), "data"), PartitionSpec("data"))
     asked = []
     begin = stream.begin
-    stream.begin = lambda step, rows=None: asked.append(None if rows is None else rows.tolist()) or begin(step, rows)
+    def recorded(step, rows=None, on_wait=None):
+        asked.append(rows if rows is None else rows.tolist())
+        return begin(step, rows)
+
+    stream.begin = recorded
     with Loader(stream, sharding, start=5, stop=8) as batches:
         for step, batch in batches:
             whole = stream.batch(step)

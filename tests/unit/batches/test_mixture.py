@@ -48,11 +48,10 @@ def test_an_index_gives_the_same_alone_and_among_others(mixed: Mixture, data: st
 @given(weights=weight_lists, block=st.integers(0, 10**6))
 def test_every_block_has_the_same_numbers_or_one_more(weights: list[float], block: int) -> None:
     mixed = mixture(weights)
-    counts = mixed.counts((block + 1) * 64) - mixed.counts(block * 64)
-    exact = np.array(weights) / sum(weights) * 64
-    assert counts.sum() == 64
-    assert (counts >= np.floor(exact) - 1).all()
-    assert (counts <= np.ceil(exact) + 1).all()
+    blocks = [0, 1, 511, 512, 1023, 1024, block]
+    counts = np.array([mixed.counts((one + 1) * 64) - mixed.counts(one * 64) for one in blocks])
+    assert (counts.sum(axis=1) == 64).all()
+    assert (counts.max(axis=0) - counts.min(axis=0) <= 1).all()
 
 
 @given(weights=weight_lists)
@@ -68,6 +67,13 @@ def test_a_tiny_weight_is_spread_over_blocks_evenly() -> None:
     mixed = mixture([1.0, 1 / 4096], block_size=512)  # one example in eight blocks
     per_blocks = np.diff([int(mixed.counts(block * 512)[1]) for block in range(0, 512 + 1, 8)])
     assert per_blocks.tolist() == [1] * 64
+
+
+def test_a_weight_that_gets_more_than_its_share_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    mixture([1.0, 1e-9])
+    assert "d1 get one example in 65536 each, more than their weights say" in caplog.text
+    with pytest.raises(RefusedError, match="datasets with tiny weights"):
+        mixture([1e9, *[1e-9] * 600], block_size=1)
 
 
 def test_blocks_are_shuffled_each_in_its_own_way() -> None:

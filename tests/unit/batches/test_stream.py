@@ -14,7 +14,9 @@ from token_caches import CacheWriter, MakeCache, numbered_documents
 
 from ponente.batches.batch import Batch
 from ponente.batches.config import MixtureConfig
+from ponente.batches.dataset import held_out_rows
 from ponente.batches.order import BlockShuffleConfig
+from ponente.batches.packing import packed
 from ponente.batches.rows import RowPolicy
 from ponente.batches.schedule import BatchSchedule, BatchStage
 from ponente.batches.shape import BatchShape
@@ -214,7 +216,7 @@ def test_a_limit_in_batches_is_a_limit_of_rows(make_cache: MakeCache) -> None:
     ("config", "message"),
     [
         (MixtureConfig(train_weights={"wbe": 1.0}), r"found data.train_weights.wbe; needed one .*web, code. Write web"),
-        (MixtureConfig(train_weights={"web": -1.0}), "needed a number that is 0 or more"),
+        (MixtureConfig(train_weights={"web": -1.0}), "needed a number from 0 to"),
         (MixtureConfig(train_weights={"web": 0.0}), "without one above 0 from step 0 on"),
         (MixtureConfig(train_weights=[(5, {"web": 1.0})]), "needed the first from 0"),
         (MixtureConfig(num_validation_sequences={"cod": 1}), "found data.num_validation_sequences.cod"),
@@ -283,5 +285,64 @@ def test_the_order_of_a_run_that_began_on_a_growing_cache_is_kept(tmp_path: Path
     assert resumed.record() == record
     fresh = training_data(MixtureConfig(), {"web": source}, BatchSchedule.of(2), SHAPE, 0)
     assert fresh.record()["web"]["kind"] == "block"
-    with pytest.raises(RefusedError, match=r"found data.shuffle: True, but the run that is resumed reads web"):
+    with pytest.raises(RefusedError, match=r"found data.shuffle: True and .*, but the run that is resumed reads web"):
         training_data(MixtureConfig(shuffle=True), {"web": source}, BatchSchedule.of(2), SHAPE, 0, recorded=record)
+
+
+def test_an_empty_segment_among_others_changes_nothing(tmp_path: Path) -> None:
+    documents = numbered_documents([9, 8, 30, 5])
+    streams = []
+    for name, with_empty in (("plain", False), ("holes", True)):
+        writer = CacheWriter(tmp_path / name)
+        for document in documents:
+            writer.add([document])
+            if with_empty:
+                writer.add([])
+        writer.finish()
+        source = RowSource(cache=writer.open(), policy=RowPolicy())
+        streams.append(training_data(MixtureConfig(), {"web": source}, BatchSchedule.of(20), SHAPE, 0).stream)
+    for step in range(5):  # 7 rows, so each comes several times in a batch
+        assert same(*(stream.batch(step) for stream in streams))
+
+
+def test_rows_and_examples_that_there_are_not_are_refused(make_cache: MakeCache) -> None:
+    stream = stream_of(make_cache, MixtureConfig(stop_strategy="first_exhausted"), names=["web"])
+    for rows in ([4], [-1], [0, 7]):
+        with pytest.raises(RefusedError, match="asked of a batch of 4; needed rows from 0 to 3"):
+            stream.batch(0, rows=rows)
+    assert same(stream.batch(0, rows=range(4)), stream.batch(0))
+    with pytest.raises(RefusedError, match="found step -1; needed 0 or more"):
+        stream.batch(-1)
+    for index in (-1, 13):
+        with pytest.raises(RefusedError, match=f"found example {index} asked of a mixture of 13"):
+            stream.example(index)
+
+
+def test_a_simulated_part_is_exact_in_whole_numbers(make_cache: MakeCache) -> None:
+    assert MixtureConfig(target_budget=100, experiment_budget=29).simulated_rows(100) == 29
+
+
+def test_these_parts_and_packings_never_change(make_cache: MakeCache) -> None:
+    """Golden: a run that is resumed with a newer version must neither train on what was held out nor pack otherwise."""
+    assert held_out_rows("web", 3, 1000, 5).tolist() == [157, 278, 504, 676, 832]
+    part = stream_of(make_cache, MixtureConfig(max_train_batches={"web": 1}), names=["web"])
+    assert rows_seen(part, 0, range(8)) == [11, 7, 6, 12, 11, 6, 7, 12]
+    starts, stops = packed(np.cumsum([0, 3, 4, 9, 2, 2, 30, 1, 6]), 10, 3, "split")
+    assert (starts.tolist(), stops.tolist()) == ([0, 7, 16, 20, 30, 40, 50], [7, 16, 20, 30, 40, 50, 57])
+
+
+def test_many_threads_may_read_one_cache(make_cache: MakeCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ponente.store.token_cache.open_segments._ROW_STARTS", 5)  # they drop each other's
+    stream = stream_of(make_cache, names=["web", "code", "books"], batch_size=8)
+    expected = [stream.batch(step) for step in range(20)]
+    wrong: list[int] = []
+
+    def read() -> None:
+        wrong.extend(step for step in range(20) if not same(stream.batch(step), expected[step]))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

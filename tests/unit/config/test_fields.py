@@ -16,7 +16,7 @@ class Mixed:
     rate: float = 1
     listed: list[int] = field(default_factory=lambda: [1])
     workers: int = execution(4)
-    paths: list[str] = execution(default_factory=list)  # noqa: RUF009 (a field)
+    paths: list[str] = execution(default_factory=list)
     tags: tuple[str, ...] = observation(())
     needed: str = execution()
 

@@ -60,7 +60,7 @@ def shown(config: Path, step: int, *flags: str, **look: int | bool) -> str:
 
 def test_inspect_shows_the_counts_of_the_mixture_and_each_row(config: Path) -> None:
     text = shown(config, 5, rows=8, tokens=0)
-    assert text.startswith("step 5: 8 rows of 64 tokens, examples from 40 on\n")
+    assert text.startswith("step 5: 8 rows of 64 tokens, from example 40 on\n")
     counts = re.findall(r"^  (web|chat) +(\d) +(\d+)", text, re.MULTILINE)
     assert [name for name, _, _ in counts] == ["web", "chat"]
     assert sum(int(here) for _, here, _ in counts) == 8
@@ -97,19 +97,22 @@ def test_control_characters_of_the_data_never_reach_the_terminal(tiny_tokenizer:
     flags = ["--data.tokenizer", tiny_tokenizer, "--data.cache_dir", str(tmp_path / "c"), "--train_seq_len", "32"]
     flags += ["--data.train_urls", str(tmp_path / "evil.jsonl"), "--trainer.train_batch_size", "1"]
     text = "\n".join(inspect(load_settings(None, flags), 0, Look(tokens=0)))
-    assert "⟦a⟧␛[31mb␇\\x9bc" in text
+    assert "a␛[31mb␇\\x9bc" in text
     assert "\x1b" not in text
 
 
 def test_stats_show_sizes_and_what_the_run_takes(config: Path) -> None:
     lines = list(stats(load_settings(str(config), ["--data.mixture_block_size", "32"])))
-    rows = {line.split()[0]: line.split() for line in lines if line.startswith("  ")}
-    assert rows["web/train"][1:3] == ["-", "600"]
-    assert rows["chat/train"][1:4] == ["sft,", "winds", "30"]
-    assert "web/validation" in rows
-    assert "a run of 40 steps takes 320 rows, 20,480 tokens:" in lines
-    assert rows["web"][1:3] == ["75.00%", "240"]
-    assert rows["chat"][1:3] == ["25.00%", "80"]
+    sizes, given, run = "\n".join(lines).split("\n\n")
+    cells = [{line.split()[0]: line.split()[1:] for line in part.splitlines()[1:]} for part in (sizes, given, run)]
+    assert [cells[0][name][0] for name in ("web/train", "chat/train", "web/validation")] == ["600", "30", "600"]
+    assert cells[1]["web/train"][2:5] == ["100.0%", "100.0%", "0"]
+    counted = float(cells[1]["chat/train"][3].rstrip("%"))
+    assert 10 < counted < 50  # what the assistant says
+    assert "  chat is evaluated under: sft, winds" in lines
+    assert "a run of 40 steps takes 320 rows, 20,480 tokens with padding:" in lines
+    assert cells[2]["web"][:3] == ["0.75", "75.00%", "240"]
+    assert cells[2]["chat"][:3] == ["0.25", "25.00%", "80"]
 
 
 def test_a_run_is_as_long_as_its_config_says(config: Path) -> None:
@@ -193,7 +196,7 @@ def test_keys_of_the_data_section_reach_the_batches(config: Path) -> None:
     assert shape() == (True, 64)
     assert shape("--data.block_cross_document_attention", "false") == (False, 64)
     assert shape("--data.max_documents_per_row", "9", "--train_seq_len", "8192") == (True, 9)
-    assert shape("--train_seq_len", "8192") == (True, 256)
+    assert shape("--train_seq_len", "8192") == (True, 512)
     with pytest.raises(RefusedError, match="max_documents_per_row: 1; needed 2 or more"):
         shape("--data.max_documents_per_row", "1")
 
@@ -215,3 +218,107 @@ def test_staged_weights_and_batch_sizes_are_read_from_yaml(config: Path) -> None
     stream = settings.training_data(open_data(settings.data)).stream
     origins = [(len(one.dataset), set(one.dataset.tolist())) for one in map(stream.origin, (2, 3, 4, 5))]
     assert origins == [(2, {0}), (4, {0}), (4, {0}), (4, {1})]
+
+
+def lines_of(config: Path, *flags: str) -> list[str]:
+    return list(stats(load_settings(str(config), flags)))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--trainer", "{train_batch_size: 8, num_train_epochs: 9}"],
+        ["--trainer", "{train_batch_size: 8, num_train_tokens: 1000000}"],
+        ["--trainer", "{train_batch_size: 8, num_train_steps: 1000}"],
+    ],
+)
+def test_no_run_is_longer_than_its_data_and_none_counts_padding(
+    config: Path, flags: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    stop = ["--data.stop_strategy", "first_exhausted", "--data.train_weights", "{chat: 1}"]
+    run = [line for line in lines_of(config, *flags, *stop) if re.match("a run|  chat +1 ", line)]
+    rows = int(run[-1].split()[3])
+    assert run[0].startswith(f"a run of {-(-rows // 8)} steps takes {rows} rows")
+    assert run[-1].split()[3:5] == [str(rows), "1.00"]
+    assert "the data last" in caplog.text
+
+
+def test_a_dataset_that_loses_all_its_rows_is_named(config: Path) -> None:
+    drop = ["--data.components.chat.over_length", "drop", "--train_seq_len", "4"]
+    with pytest.raises(RefusedError, match=r"found no row to train on in chat .*30 documents"):
+        lines_of(config, *drop)
+    assert any(line.startswith("  chat/train") for line in lines_of(config, *drop, "--data.train_weights", "{web: 1}"))
+
+
+def test_a_policy_that_cannot_be_met_is_told_beside_the_lengths(config: Path) -> None:
+    flags = ["--data.components.chat.pack", "pad", "--train_seq_len", "4", "--data.train_weights", "{web: 1}"]
+    lines = lines_of(config, *flags)
+    assert any(re.match(r"  chat/train: found 30 documents of .* longer than a row of 5", line) for line in lines)
+
+
+def test_documents_that_do_not_fit_the_tables_are_told(config: Path) -> None:
+    flags = ["--data.max_documents_per_row", "2", "--data.train_weights", "{web: 1}"]
+    (row,) = [line.split() for line in lines_of(config, *flags) if re.match(r"  web/train .*%", line)]
+    assert int(row[-1]) > 100
+    assert "documents (data.max_documents_per_row holds more apart)" in shown(config, 3, *flags, rows=8, tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--trainer.num_train_step", "5"], "Write num_train_steps"),
+        (["--trainer.train_batchsize", "5"], "Write train_batch_size"),
+        (["--model.seqlen", "5"], "Write (max_)?seq_len"),
+        (["--train_seq_len", "0"], "found rows of 0 tokens; needed 2 or more"),
+        (["--trainer.num_train_steps", "-3"], "num_train_steps: -3; needed 1 or more"),
+        (["--data.components.chat.pack", "0"], "found pack: 0; needed true, false, concat, pad"),
+        (["--data.components.web.over_length", "drop"], "found over_length: drop for a dataset whose documents"),
+        (["--data.permutation_type", "linear", "--data.shuffle", "{io_block_size: 4}"], "needed one of them"),
+        (["--data.train_weights", "{web: 1, chats: 1}"], "found data.train_weights.chats; .* Write chat"),
+        (["--data.components.chat.pack", "9", "--data.max_documents_per_row", "5"], "needed room for 9 documents"),
+        (["--data.components", "{v: {source: {validation_urls: [x.jsonl]}}}"], "no dataset with a train split"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_built(config: Path, flags: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        lines_of(config, *flags)
+    assert not (config.parent / "caches").exists()
+
+
+def test_a_number_of_documents_a_row_makes_room_for_them(config: Path) -> None:
+    assert load_settings(str(config), ["--data.components.chat.pack", "200"]).shape().max_documents == 201
+
+
+def test_a_permutation_may_be_chosen_for_the_default_order(config: Path) -> None:
+    settings = load_settings(str(config), ["--data.permutation_type", "linear"])
+    assert str(settings.data.order(is_growing=False)) == "blocks of 256 in windows of 512, linear"
+    assert str(settings.data.order(is_growing=True)) == "eras of 131,072, linear"
+
+
+def test_one_dataset_or_a_validation_set_may_be_looked_at(config: Path) -> None:
+    def look(**kinds: str) -> str:
+        settings = load_settings(str(config), ["--data.num_validation_sequences", "{chat: 3}"])
+        return "\n".join(inspect(settings, 0, Look(rows=8, **kinds)))  # type: ignore[arg-type]
+
+    only_chat = re.findall(r"^row \d+: (\w+)", look(dataset="chat"), re.MULTILINE)
+    assert set(only_chat) == {"chat"}
+    validation = look(split="validation", dataset="web")
+    assert re.search(r"row 0: web, its row 0, epoch 0", validation)
+    held_out = look(split="validation", dataset="chat")
+    assert re.search(r"row 2: chat", held_out)
+    assert "row 3: padding" in held_out
+    with pytest.raises(RefusedError, match="found --dataset wind; needed one that is trained on: web, chat"):
+        look(dataset="wind")
+
+
+def test_a_step_behind_the_end_of_the_run_is_remarked(config: Path) -> None:
+    assert "the run ends before, after 40 steps" in shown(config, 40)
+    assert "the run ends before" not in shown(config, 39)
+
+
+def test_datasets_that_need_a_whole_cache_are_built_before_training(config: Path) -> None:
+    flags = ["--data.num_validation_sequences", "{web: 2}", "--data.cache_dir", str(config.parent / "others")]
+    settings = load_settings(str(config), flags)
+    opened = open_data(settings.data, beside_training=True)
+    assert opened.train["web"].cache.is_finished
+    assert settings.training_data(opened).stream.datasets[0].length > 0

@@ -7,6 +7,7 @@ segments, however many there are. A cache that is being built shows the rows tha
 
 import bisect
 import hashlib
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -34,6 +35,31 @@ from ponente.store.volume import volume_of
 INPUT_IDS = "input_ids"
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a cache's segments, replaced as a whole when more of them come."""
+
+    segments: list[SegmentRecord]
+    row_ends: list[int]
+    token_ends: list[int]
+    token_ends_array: NDArray[np.int64]
+    is_finished: bool
+
+    @classmethod
+    def of(cls, segments: list[SegmentRecord], *, is_finished: bool) -> "_Known":
+        row_ends = list(accumulate(segment.rows for segment in segments))
+        token_ends = list(accumulate(segment.tokens for segment in segments))
+        return cls(segments, row_ends, token_ends, np.array(token_ends, np.int64), is_finished)
+
+    @property
+    def rows(self) -> int:
+        return self.row_ends[-1] if self.row_ends else 0
+
+    @property
+    def tokens(self) -> int:
+        return self.token_ends[-1] if self.token_ends else 0
+
+
 class TokenCache:
     """A token cache, finished (`open_cache`) or growing (`open_growing_cache`).
 
@@ -48,27 +74,25 @@ class TokenCache:
         self.tokenizer: TokenizerRecord = about.tokenizer
         self.row_format = about.row_format
         self.columns = about.columns
-        self.is_finished = isinstance(about, CacheLedger)
         self._unit_count = 0 if isinstance(about, CacheLedger) else len(about.units)
         self._notes: dict[str, SegmentNote] = {}
         self._open = OpenSegments(path)
-        self._take(segments)
+        self._known = _Known.of(segments, is_finished=isinstance(about, CacheLedger))
 
-    def _take(self, segments: list[SegmentRecord]) -> None:
-        self._segments = segments
-        self._row_ends = list(accumulate(segment.rows for segment in segments))
-        self._token_ends = list(accumulate(segment.tokens for segment in segments))
-        self._token_ends_array = np.array(self._token_ends, np.int64)
+    @property
+    def is_finished(self) -> bool:
+        """Whether no more rows will come."""
+        return self._known.is_finished
 
     @property
     def rows(self) -> int:
         """How many rows (documents) can be read."""
-        return self._row_ends[-1] if self._row_ends else 0
+        return self._known.rows
 
     @property
     def tokens(self) -> int:
         """How many tokens can be read."""
-        return self._token_ends[-1] if self._token_ends else 0
+        return self._known.tokens
 
     @cached_property
     def digest(self) -> str:
@@ -81,22 +105,21 @@ class TokenCache:
             return
         ledger = read_ledger(self.path)
         if ledger is not None:
-            self.is_finished = True
-            self._take(ledger.segments)
+            self._known = _Known.of(ledger.segments, is_finished=True)
         else:
-            self._take(_published_prefix(self.path, self._unit_count, self._notes))
+            self._known = _Known.of(_published_prefix(self.path, self._unit_count, self._notes), is_finished=False)
 
     def read(self, start: int, stop: int, column: str = INPUT_IDS) -> NDArray[Any]:
         """The tokens from number `start` to `stop` of all, whatever rows they belong to."""
         if column not in self.columns:
             raise KeyError(f"found column {column!r} asked of {self.path}, which has {', '.join(self.columns)}")
         self._check(start, stop, self.tokens, "tokens")
-        pieces = []
-        position = bisect.bisect_right(self._token_ends, start)
+        pieces, known = [], self._known
+        position = bisect.bisect_right(known.token_ends, start)
         while start < stop:
-            first = self._token_ends[position] - self._segments[position].tokens
-            end = min(stop, self._token_ends[position])
-            pieces.append(self._open.column(self._segments[position], column)[start - first : end - first].read())
+            first = known.token_ends[position] - known.segments[position].tokens
+            end = min(stop, known.token_ends[position])
+            pieces.append(self._open.column(known.segments[position], column)[start - first : end - first].read())
             start, position = end, position + 1
         with naming_failure(self.path):
             arrays = [np.asarray(piece.result()) for piece in pieces]
@@ -106,13 +129,14 @@ class TokenCache:
         """Where rows `start` to `stop` begin among all tokens, and, last, where the last of them ends."""
         self._check(start, stop, self.rows, "rows")
         pieces: list[NDArray[np.int64]] = []
-        position = bisect.bisect_right(self._row_ends, start)
+        known = self._known
+        position = bisect.bisect_right(known.row_ends, start)
         while start < stop:
-            first_row = self._row_ends[position] - self._segments[position].rows
-            first_token = self._token_ends[position] - self._segments[position].tokens
-            end = min(stop, self._row_ends[position])
+            first_row = known.row_ends[position] - known.segments[position].rows
+            first_token = known.token_ends[position] - known.segments[position].tokens
+            end = min(stop, known.row_ends[position])
             with naming_failure(self.path):
-                offsets = self._open.column(self._segments[position], OFFSETS)
+                offsets = self._open.column(known.segments[position], OFFSETS)
                 found = offsets[start - first_row : end - first_row + 1].read().result()
             pieces.append(np.asarray(found[1:] if pieces else found) + first_token)
             start, position = end, position + 1
@@ -122,18 +146,18 @@ class TokenCache:
         """Spans of tokens, which may overlap, as `begin_read` and `document_starts` want them."""
         if len(starts):
             self._check(int(starts.min()), int(stops.max()), self.tokens, "tokens")
-        return pieces_of(self._token_ends_array, starts, stops)
+        return pieces_of(self._known.token_ends_array, starts, stops)
 
     def begin_read(self, pieces: Pieces, column: str = INPUT_IDS) -> SpanRead:
         """Begins to read many spans; `.into(array, rows)` waits for them and lays them out."""
-        return begin_read(self._open, self._segments, pieces, column)
+        return begin_read(self._open, self._known.segments, pieces, column)
 
     def document_starts(self, pieces: Pieces) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The rows of the cache that begin within spans, after their first token: (number of the span, place in it)."""
         if not len(pieces.span):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         touched, which = np.unique(pieces.segment, return_inverse=True)
-        starts, firsts, lasts = self._open.row_starts([self._segments[number] for number in touched.tolist()])
+        starts, firsts, lasts = self._open.row_starts([self._known.segments[number] for number in touched.tolist()])
         low = bisect_left(starts, firsts[which], lasts[which], pieces.start + (pieces.at == 0))
         counts = bisect_left(starts, low, lasts[which], pieces.stop) - low
         shifts = np.repeat(pieces.at - pieces.start, counts)

@@ -18,7 +18,7 @@ from ponente.store.token_cache.ledger import SegmentRecord
 from ponente.store.token_cache.segment import OFFSETS, segment_path
 
 _OPEN_ARRAYS = 4096
-_ROW_STARTS = 64 << 20  # half a gigabyte
+_ROW_STARTS = 16 << 20  # of a cache: 128 MB
 
 Numbers = NDArray[np.int64]
 
@@ -33,6 +33,10 @@ class OpenSegments:
         self._arrays: OrderedDict[tuple[str, str], ts.TensorStore] = OrderedDict()
         self._starts = _RowStarts()
 
+    def place(self, segment: str, column: str) -> str:
+        """Where a column of a segment lies."""
+        return join(segment_path(self._path, segment), column)
+
     def column(self, segment: SegmentRecord, column: str) -> ts.TensorStore:
         """The open array of a column of a segment."""
         return self.columns([segment], column)[segment.name]
@@ -45,13 +49,10 @@ class OpenSegments:
             for name in found:
                 self._arrays.move_to_end((name, column))
         opening = {
-            name: begin_open_array(join(segment_path(self._path, name), column), self._context)
-            for name in wanted
-            if name not in found
+            name: begin_open_array(self.place(name, column), self._context) for name in wanted if name not in found
         }
         for name, future in opening.items():
-            place = segment_path(self._path, name)
-            with naming_failure(join(place, column)):
+            with naming_failure(self.place(name, column)):
                 found[name] = future.result()
             self._check(wanted[name], column, found[name])
         with self._lock:
@@ -76,7 +77,7 @@ class OpenSegments:
             arrays = self.columns(missing.values(), OFFSETS)
             reading = {name: arrays[name][: segment.rows].read() for name, segment in missing.items()}
             for name, future in reading.items():
-                with naming_failure(segment_path(self._path, name)):
+                with naming_failure(self.place(name, OFFSETS)):
                     self._starts.add(name, np.asarray(future.result()))
             places = np.array([self._starts.places[segment.name] for segment in segments], np.int64)
             return self._starts.flat, places[:, 0], places[:, 1]
@@ -95,6 +96,7 @@ class _RowStarts:
         missing = sum(segment.rows for segment in segments if segment.name not in self.places)
         if missing and self._used + missing > _ROW_STARTS:
             self.places, self._used = {}, 0
+            self.flat = np.empty(1 << 16, np.int64)  # a new one: readers of the old go on
 
     def add(self, name: str, starts: Numbers) -> None:
         """Takes in a segment."""

@@ -4,7 +4,7 @@ In: spans in the numbering of all tokens of a cache. Out: rows of a matrix, each
 thing for each read that goes to storage and one for each row that is laid out, and nothing for each token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -44,9 +44,10 @@ def pieces_of(token_ends: Numbers, starts: Numbers, stops: Numbers) -> Pieces:
     segment = ragged_arange(first, counts)
     base = np.concatenate([np.zeros(1, np.int64), token_ends])[segment]
     start = np.maximum(starts[span], base)
-    order = np.argsort(start, kind="stable")
-    span, segment, base, start = span[order], segment[order], base[order], start[order]
     stop = np.minimum(stops[span], token_ends[segment])
+    order = np.argsort(start, kind="stable")
+    order = order[stop[order] > start[order]]  # an empty segment has no part of a span
+    span, segment, base, start, stop = span[order], segment[order], base[order], start[order], stop[order]
     return Pieces(span, start - starts[span], segment, start - base, stop - base)
 
 
@@ -54,19 +55,22 @@ def pieces_of(token_ends: Numbers, starts: Numbers, stops: Numbers) -> Pieces:
 class SpanRead:
     """Reads that are under way, each of a stretch of pieces."""
 
-    place: str
+    place: Callable[[str], str]  # of a segment's column, for errors
     pieces: Pieces
     firsts: Numbers  # where in its read each piece begins
-    reads: list[tuple["ts.Future[NDArray[np.generic]]", int, int]]
+    reads: list[tuple["ts.Future[NDArray[np.generic]]", str, int, int]]  # of which segment, and of which pieces
 
     def into(self, out: NDArray[np.generic], rows: Numbers) -> None:
         """Waits, and writes span i to the beginning of `out[rows[i]]`; what lies behind it stays."""
         length = self.pieces.stop - self.pieces.start
         row, at, end_at = (part.tolist() for part in (rows[self.pieces.span], self.pieces.at, self.pieces.at + length))
         first, last = self.firsts.tolist(), (self.firsts + length).tolist()
-        for future, begin, end in self.reads:
-            with naming_failure(self.place):
+        for future, segment, begin, end in self.reads:
+            try:
                 read = future.result()
+            except ValueError as error:
+                with naming_failure(self.place(segment)):
+                    raise error
             for piece in range(begin, end):
                 out[row[piece], at[piece] : end_at[piece]] = read[first[piece] : last[piece]]
 
@@ -81,11 +85,11 @@ def begin_read(arrays: OpenSegments, segments: Sequence[SegmentRecord], pieces: 
     lows, highs = pieces.start[firsts].tolist(), reach[[end - 1 for _, end in runs]].tolist()
     names = [segments[number].name for number in pieces.segment[firsts].tolist()]
     reads = [
-        (opened[name][low:high].read(), begin, end)
+        (opened[name][low:high].read(), name, begin, end)
         for (begin, end), name, low, high in zip(runs, names, lows, highs, strict=True)
     ]
     within = pieces.start - np.repeat(pieces.start[firsts], np.diff(np.append(firsts, len(pieces.span))))
-    return SpanRead(column, pieces, within, reads)
+    return SpanRead(lambda segment: arrays.place(segment, column), pieces, within, reads)
 
 
 def _reach(pieces: Pieces) -> Numbers:

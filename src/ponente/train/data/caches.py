@@ -4,6 +4,8 @@ In: the data section. Out: for each dataset a cache with its row policy, by spli
 the config first, as `ponente cache-dataset` does.
 """
 
+import logging
+import os
 from dataclasses import dataclass, field
 
 from ponente.batches.training import RowSource
@@ -14,6 +16,8 @@ from ponente.tokens.build import build_cache
 from ponente.tokens.online import OnlineBuild
 from ponente.tokens.spec import CacheSpec, cache_specs
 from ponente.train.data.config import TrainDataConfig
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -31,23 +35,36 @@ def open_data(data: TrainDataConfig, *, beside_training: bool = False) -> OpenDa
         beside_training: train splits whose rows can be read one after the other are built in the background.
     """
     opened = OpenData()
+    specs = [(spec, spec.name.rpartition("/")[0]) for spec in cache_specs(data)]
+    growing = [
+        (spec, name)
+        for spec, name in specs
+        if beside_training and spec.split == "train" and data.auto_build_caches
+        if data.reads_in_order(name) and read_ledger(spec.path) is None
+    ]
     with showing_progress() as on_progress:
-        for spec, component in _specs(data):
-            policy = data.components[component].row_policy()
-            place = opened.train if spec.split == "train" else opened.validation
-            if read_ledger(spec.path) is not None:
-                build_cache(spec)  # finished: it is only held against the config
-            elif not data.auto_build_caches:
-                pass  # opening it says what is missing
-            elif beside_training and spec.split == "train" and policy.packing == "concatenated":
-                build = OnlineBuild(spec, on_progress=on_progress)
-                place[component] = RowSource(cache=build.cache(), policy=policy, on_wait=build.check)
+        for spec, name in specs:
+            if (spec, name) in growing:
                 continue
-            else:
-                build_cache(spec, on_progress=on_progress)
-            place[component] = RowSource(cache=open_cache(spec.path), policy=policy)
-    return opened
+            is_there = read_ledger(spec.path) is not None
+            if is_there or data.auto_build_caches:  # else opening it says what is missing
+                ledger = build_cache(spec, on_progress=on_progress)
+                if not is_there:
+                    logger.info("built the cache of %s: %s documents, %s tokens", spec.name, ledger.rows, ledger.tokens)
+            place = opened.train if spec.split == "train" else opened.validation
+            place[name] = RowSource(cache=open_cache(spec.path), policy=data.components[name].row_policy())
+    for spec, name in growing:
+        opened.train[name] = _begun(spec, data, max(1, (os.cpu_count() or 1) // len(growing)))
+    order = list(data.components)
+    return OpenData(
+        {name: opened.train[name] for name in order if name in opened.train},
+        {name: opened.validation[name] for name in order if name in opened.validation},
+    )
 
 
-def _specs(data: TrainDataConfig) -> list[tuple[CacheSpec, str]]:
-    return [(spec, spec.name.rpartition("/")[0]) for spec in cache_specs(data)]
+def _begun(spec: CacheSpec, data: TrainDataConfig, workers: int) -> RowSource:
+    """A cache that is built in the background, as soon as it has rows."""
+    logger.info("building the cache of %s while training", spec.name)
+    build = OnlineBuild(spec, workers=workers)
+    policy = data.components[spec.name.rpartition("/")[0]].row_policy()
+    return RowSource(cache=build.cache(), policy=policy, on_wait=build.check)

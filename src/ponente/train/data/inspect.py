@@ -8,28 +8,39 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ponente.batches.batch import Batch
 from ponente.batches.stream import BatchStream, Origin
+from ponente.batches.training import evaluation_stream, held_out_stream
+from ponente.config.errors import RefusedError
 from ponente.tokens.load import load_tokenizer
 from ponente.tokens.tokenizer import Tokenizer
-from ponente.train.data.caches import open_data
+from ponente.train.data.caches import OpenData, open_data
 from ponente.train.data.settings import DataSettings
-from ponente.train.data.table import table
+from ponente.train.data.table import counted, table
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """How rows are shown."""
+    """What is shown, and how."""
 
     rows: int = 3
     tokens: int = 512  # of a row; 0 for all
+    dataset: str | None = None  # only rows of this one
+    split: Literal["train", "validation"] = "train"
     has_color: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rows < 0 or self.tokens < 0:
+            raise RefusedError(
+                f"found --rows {self.rows} --tokens {self.tokens}; needed 0 or more. 0 tokens shows all."
+            )
 
     def dim(self, text: str) -> str:
         return f"\x1b[2;31m{text}\x1b[0m" if self.has_color else f"⟦{text}⟧"
@@ -43,82 +54,128 @@ class Look:
 
 def inspect(settings: DataSettings, step: int, look: Look) -> Iterator[str]:
     """Shows the batch of a step."""
+    settings.check()
     opened = open_data(settings.data)
-    shape = settings.shape()
-    stream = settings.training_data(opened).stream
+    stream = settings.training_data(opened).stream if look.split == "train" else _validation(settings, opened, look)
     origin = stream.origin(step)
+    count, shape = len(origin.dataset), stream.shape
+    apart = "" if shape.blocks_documents else ", documents not held apart"
     first = stream.schedule.first_example(step)
-    count = len(origin.dataset)
-    yield look.bold(f"step {step:,}: {count:,} rows of {shape.length:,} tokens, examples from {first:,} on")
+    yield look.bold(
+        f"step {step:,}: {counted(count, 'row')} of {shape.length:,} tokens, from example {first:,} on{apart}"
+    )
+    if look.split == "train" and step >= (steps := settings.trainer.steps(stream)):
+        yield f"the run ends before, after {counted(steps, 'step')}"
     yield from _counts(stream, step, origin)
+    shown = _shown_rows(stream, origin, look)
+    if not len(shown) and look.rows:
+        yield f"no row of the step is of {look.dataset}"
     tokenizer = load_tokenizer(settings.data.tokenizer, vocab_size=settings.data.vocab_size, engine="tokenizers")
-    shown = np.arange(min(look.rows, count))
     batch = stream.batch(step, rows=shown)
-    for row in shown.tolist():
+    for place, row in enumerate(shown.tolist()):
         yield ""
-        yield from _row(stream, origin, batch, row, tokenizer, look)
+        yield from _Row(stream, origin, batch, place, row).lines(tokenizer, look)
+
+
+def _validation(settings: DataSettings, opened: OpenData, look: Look) -> BatchStream:
+    """The rows of a validation set, or those held out of a train split."""
+    held_out = list(settings.data.num_validation_sequences or {})
+    names = [*opened.validation, *(name for name in held_out if name not in opened.validation)]
+    name = look.dataset or (names[0] if names else None)
+    if name not in names:
+        raise RefusedError(
+            f"found --split validation of {name or 'a config without any'}; needed one of the datasets that have "
+            f"validation rows: {', '.join(names) or 'none'}. Give --dataset, or hold rows out."
+        )
+    size, shape = settings.schedule().size(0), settings.shape()
+    if name in opened.validation:
+        return evaluation_stream(name, opened.validation[name], size, shape)
+    return held_out_stream(settings.data, name, opened.train[name], size, shape, settings.seed)
+
+
+def _shown_rows(stream: BatchStream, origin: Origin, look: Look) -> NDArray[np.int64]:
+    if look.dataset is None or look.split == "validation":
+        return np.arange(min(look.rows, len(origin.dataset)))
+    names = [dataset.name for dataset in stream.datasets]
+    if look.dataset not in names:
+        raise RefusedError(
+            f"found --dataset {look.dataset}; needed one that is trained on: {', '.join(names)}. Name one."
+        )
+    return np.flatnonzero(origin.dataset == names.index(look.dataset))[: look.rows]
 
 
 def _counts(stream: BatchStream, step: int, origin: Origin) -> Iterator[str]:
     """Where the rows of the step, and all rows up to it, come from."""
-    before = stream.mixture.counts(stream.schedule.first_example(step + 1))
+    before = stream.counts(step + 1)
     rows = [("dataset", "rows", "rows so far", "epochs so far", "order")]
     for number, dataset in enumerate(stream.datasets):
         here, so_far = int((origin.dataset == number).sum()), int(before[number])
-        order = type(dataset.order).__name__
-        rows.append((dataset.name, f"{here:,}", f"{so_far:,}", f"{so_far / dataset.length:.2f}", order))
+        rows.append((dataset.name, f"{here:,}", f"{so_far:,}", f"{so_far / dataset.length:.2f}", str(dataset.order)))
     yield from table(rows)
 
 
-def _row(
-    stream: BatchStream, origin: Origin, batch: Batch, row: int, tokenizer: Tokenizer, look: Look
-) -> Iterator[str]:
-    number = int(origin.dataset[row])
-    if number < 0:
-        yield look.bold(f"row {row}: padding, for the data are exhausted")
-        return
-    dataset, position = stream.datasets[number], int(origin.position[row])
-    (row_number,) = dataset.row_numbers(np.array([position])).tolist()
-    counted = int((batch.loss_weights_BS[row] > 0).sum())
-    yield look.bold(
-        f"row {row}: {dataset.name}, its row {row_number:,}, epoch {position // dataset.length}, "
-        f"{counted:,} of {stream.shape.length:,} predictions count"
-    )
-    (start,), (stop,) = dataset.rows.spans(np.array([row_number]))
-    known = min(int(stop - start), stream.shape.length)
-    room = look.tokens or stream.shape.length
-    for document, (first, length) in enumerate(
-        zip(batch.document_starts_BM[row].tolist(), batch.document_lengths_BM[row].tolist(), strict=True)
-    ):
-        if first < 0:
-            break
-        if first >= known:
-            yield look.border(f"── {length:,} tokens of padding")
-            break
-        length = min(length, known - first)
-        yield look.border(f"── document {document + 1} of the row, {length:,} tokens")
-        here = slice(first, first + min(length, max(0, room - first)))
-        if here.stop > here.start:
-            yield _text(batch.tokens_BS[row, here], _is_counted(batch, row)[here], tokenizer, look)
-        if first + length > room:
-            yield look.border(f"── … {known - max(room, first):,} more tokens of the row (--tokens 0 shows all)")
-            break
+@dataclass(frozen=True)
+class _Row:
+    """One row of a batch, of which perhaps only some rows were read."""
+
+    stream: BatchStream
+    origin: Origin
+    batch: Batch
+    place: int  # in what was read
+    row: int  # in the step
+
+    def lines(self, tokenizer: Tokenizer, look: Look) -> Iterator[str]:
+        number = int(self.origin.dataset[self.row])
+        if number < 0:
+            yield look.bold(f"row {self.row}: padding, for the data are exhausted")
+            return
+        dataset, position = self.stream.datasets[number], int(self.origin.position[self.row])
+        (row_number,) = dataset.row_numbers(np.array([position])).tolist()
+        length = self.stream.shape.length
+        predicted = int((self.batch.loss_weights_BS[self.place] > 0).sum())
+        yield look.bold(
+            f"row {self.row}: {dataset.name}, its row {row_number:,}, epoch {position // dataset.length}, "
+            f"{predicted:,} of {length:,} predictions count"
+        )
+        (start,), (stop,) = (part.tolist() for part in dataset.rows.spans(np.array([row_number])))
+        yield from self._documents(min(stop - start, length), dataset.rows.crosses_documents, tokenizer, look)
+        self_starts, _ = dataset.rows.cache.document_starts(
+            dataset.rows.cache.pieces(np.array([start]), np.array([min(stop, start + length)]))
+        )
+        joined = len(self_starts) + 1 - self.stream.shape.max_documents
+        if joined > 0 and self.stream.shape.blocks_documents:
+            yield look.border(f"── the last is {joined + 1} documents (data.max_documents_per_row holds more apart)")
+
+    def _documents(self, known: int, crosses: bool, tokenizer: Tokenizer, look: Look) -> Iterator[str]:
+        starts, lengths = self.batch.document_starts_BM[self.place], self.batch.document_lengths_BM[self.place]
+        is_counted = np.concatenate([[crosses], self.batch.loss_weights_BS[self.place, :-1] > 0])
+        room = look.tokens or self.stream.shape.length
+        for document, (first, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+            if first < 0:
+                return
+            if first >= known:
+                yield look.border(f"── {length:,} tokens of padding")
+                return
+            length = min(length, known - first)
+            yield look.border(f"── document {document + 1} of the row, {counted(length, 'token')}")
+            here = slice(first, first + min(length, max(0, room - first)))
+            if here.stop > here.start:
+                yield _text(self.batch.tokens_BS[self.place, here], is_counted[here], tokenizer, look)
+            if first + length > room:
+                rest = known - max(room, first)
+                yield look.border(f"── … {rest:,} more tokens of the row (--tokens 0 shows all)")
+                return
 
 
-def _is_counted(batch: Batch, row: int) -> NDArray[np.bool_]:
-    """Whether the prediction of each token of a row counts; the first is predicted in another row, if at all."""
-    return np.concatenate([[False], batch.loss_weights_BS[row, :-1] > 0])
-
-
-def _text(tokens: NDArray[np.int32], counted: NDArray[np.bool_], tokenizer: Tokenizer, look: Look) -> str:
-    edges = [0, *(np.flatnonzero(np.diff(counted)) + 1).tolist(), len(tokens)]
+def _text(tokens: NDArray[np.int32], is_counted: NDArray[np.bool_], tokenizer: Tokenizer, look: Look) -> str:
+    edges = [0, *(np.flatnonzero(np.diff(is_counted)) + 1).tolist(), len(tokens)]
     parts = []
     for start, stop in pairwise(edges):
-        text = _CONTROLS.sub(_shown, tokenizer.decode(tokens[start:stop].tolist()))
-        parts.append(text if counted[start] else look.dim(text))
+        text = _UNSEEN.sub(_visible, tokenizer.decode(tokens[start:stop].tolist()))
+        parts.append(text if is_counted[start] else look.dim(text))
     return "".join(parts)
 
 
-def _shown(match: re.Match[str]) -> str:
+def _visible(match: re.Match[str]) -> str:
     code = ord(match[0])
-    return chr(0x2400 + code) if code < 32 else f"\\x{code:02x}"
+    return chr(0x2400 + code) if code < 32 else f"\\u{code:04x}" if code > 255 else f"\\x{code:02x}"

@@ -1,5 +1,6 @@
 """What `ponente data` reads of a training config: the data section, and how long a row, a batch and a run are."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -10,16 +11,36 @@ from ponente.batches.training import TrainingData, training_data
 from ponente.config.errors import RefusedError
 from ponente.config.load import load_config
 from ponente.tokens.command import NOT_DATA
+from ponente.tokens.spec import cache_specs
 from ponente.train.data.caches import OpenData
 from ponente.train.data.config import TrainDataConfig
+
+logger = logging.getLogger(__name__)
 
 _ROW_LENGTHS = {"gpt2": 1024}  # where the config says nothing, by the type of model
 _ROW_LENGTH = 2048
 _STEPS = 400_000
+_TRAINER_KEYS = (  # that batches do not depend on
+    *("mp", "id", "per_device_parallelism", "per_device_eval_parallelism", "steps_per_eval", "max_eval_batches"),
+    *("load_checkpoint", "load_checkpoint_path", "initialize_from", "allow_partial_checkpoint", "log_dir", "wandb"),
+    *("tracker", "watch", "profiler", "profiler_start_step", "profiler_num_steps", "crash_on_nan", "crash_on_inf"),
+    *("quantization", "model_averaging", "jax_config", "jax_compilation_cache_dir", "require_accelerator"),
+    *("distributed", "deterministic", "progress_watchdog", "fsdp_axis", "batch_axis", "tensor_parallel_axes"),
+    *("model_axis_size", "replica_dcn_axis_size", "replica_ici_axis_size", "axis_resources"),
+    *("parameter_axis_resources", "mesh", "checkpointer"),
+)
+_MODEL_KEYS = (
+    *("hidden_dim", "intermediate_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "activation_function"),
+    *("initializer_range", "layer_norm_epsilon", "tie_word_embeddings", "use_qk_norm", "hybrid_norm", "use_bias"),
+    *("upcast_attn", "attn_backend", "gradient_checkpointing", "scan_layers", "rope", "input_embedding_norm"),
+    *("use_layer_norm_weight", "scale_attn_by_inverse_layer_idx", "embed_pdrop", "resid_pdrop", "attn_pdrop"),
+    *("mlp_scale", "preset", "sliding_window", "num_experts", "num_experts_per_tok", "reference_checkpoint"),
+    *("tokenizer", "attn_config", "d_model", "n_heads", "n_layers", "use_flash_attention"),
+)
 _PASSED_OVER = (
     *(key for key in NOT_DATA if key not in ("model", "trainer", "train_seq_len", "data_seed")),
-    "model.!max_seq_len|seq_len|type",
-    "trainer.!train_batch_size|seed|num_train_steps|num_train_tokens|num_train_epochs",
+    *(f"trainer.{key}" for key in _TRAINER_KEYS),
+    *(f"model.{key}" for key in _MODEL_KEYS),
 )
 
 
@@ -33,8 +54,8 @@ class RunLength:
     num_train_tokens: int | None = None
     num_train_epochs: int | None = None
 
-    def steps(self, stream: BatchStream) -> int:
-        """How many steps the run takes, in whichever way its length was given."""
+    def check(self) -> None:
+        """Refuses lengths that make no sense, or more than one."""
         given = {
             "num_train_steps": self.num_train_steps,
             "num_train_tokens": self.num_train_tokens,
@@ -43,12 +64,22 @@ class RunLength:
         said = [f"trainer.{key}: {value}" for key, value in given.items() if value is not None]
         if len(said) > 1:
             raise RefusedError(f"found {' and '.join(said)}; needed at most one of them. Keep the one that counts.")
+        if any(value is not None and value < 1 for value in given.values()):
+            raise RefusedError(f"found {said[0]}; needed 1 or more. Change it.")
+
+    def steps(self, stream: BatchStream) -> int:
+        """How many steps the run takes, in whichever way its length was given; no more than the data last."""
+        self.check()
         if self.num_train_epochs is not None:
-            return stream.steps_for_epochs(self.num_train_epochs)
-        if self.num_train_tokens is not None:
-            return stream.steps_for_tokens(self.num_train_tokens)
-        asked = _STEPS if self.num_train_steps is None else self.num_train_steps
-        return asked if stream.steps is None else min(asked, stream.steps)
+            asked = stream.steps_for_epochs(self.num_train_epochs)
+        elif self.num_train_tokens is not None:
+            asked = stream.steps_for_tokens(self.num_train_tokens)
+        else:
+            asked = _STEPS if self.num_train_steps is None else self.num_train_steps
+        if stream.steps is None or asked <= stream.steps:
+            return asked
+        logger.warning("the data last %s steps with this stop_strategy, not %s", f"{stream.steps:,}", f"{asked:,}")
+        return stream.steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +106,8 @@ class DataSettings:
 
     def shape(self) -> BatchShape:
         """The shape of a batch."""
-        length = self.train_seq_len or self.model.max_seq_len or _ROW_LENGTHS.get(self.model.type or "", _ROW_LENGTH)
+        lengths = (self.train_seq_len, self.model.max_seq_len, _ROW_LENGTHS.get(self.model.type or "", _ROW_LENGTH))
+        length = next(one for one in lengths if one is not None)
         if length < 2:
             raise RefusedError(f"found rows of {length} tokens; needed 2 or more. Set train_seq_len.")
         return BatchShape(
@@ -88,6 +120,16 @@ class DataSettings:
         """The batch sizes."""
         return BatchSchedule.of(self.trainer.train_batch_size)
 
+    def check(self) -> None:
+        """Refuses what never could work, before anything is tokenized."""
+        trained = [spec.name.rpartition("/")[0] for spec in cache_specs(self.data) if spec.split == "train"]
+        self.trainer.check()
+        self.shape()
+        self.data.check_names(trained)
+        self.data.check_budgets()
+        self.data.order(is_growing=False)
+        self.data.stages(trained, self.schedule(), [name for name in self.data.components if name not in trained])
+
     def training_data(self, opened: OpenData) -> TrainingData:
         """The stream of batches over the opened caches."""
         untrained = [name for name in self.data.components if name not in opened.train]
@@ -96,4 +138,9 @@ class DataSettings:
 
 def load_settings(config_path: str | None, flags: Sequence[str]) -> DataSettings:
     """Reads the settings from a training config and flags."""
+    if config_path is None and not any(flag.startswith("--data") for flag in flags):
+        raise RefusedError(
+            "found no --config_path; needed a YAML training config whose data section names a dataset. "
+            "Write: ponente data stats --config_path CONFIG.yaml"
+        )
     return load_config(DataSettings, config_path, flags, passed_over=_PASSED_OVER).config

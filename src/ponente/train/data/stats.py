@@ -1,4 +1,4 @@
-"""How large the datasets of a config are, how long their documents, and how often a run will see them."""
+"""How large the datasets of a config are, how long their documents, and what of them a run sees, how often."""
 
 from collections.abc import Iterator
 
@@ -6,68 +6,55 @@ import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ponente.batches.rows import rows_of
+from ponente.batches.batch import LOSS_MASK, LOSS_WEIGHTS
+from ponente.batches.rows import Rows, rows_of
+from ponente.batches.shape import BatchShape
 from ponente.batches.training import RowSource
+from ponente.config.errors import RefusedError
 from ponente.store.paths import join
 from ponente.store.token_cache.cache import TokenCache
 from ponente.store.token_cache.ledger import SEGMENTS
 from ponente.train.data.caches import OpenData, open_data
 from ponente.train.data.settings import DataSettings
-from ponente.train.data.table import table
+from ponente.train.data.table import counted, table
 
 _LENGTHS = 10_000_000  # documents whose lengths are looked at; of more, evenly spread ones
+_WEIGHTS = 50_000_000  # tokens whose weights are looked at; of more, the first
+_ROWS_AT_ONCE = 1 << 20
 
 
 def stats(settings: DataSettings) -> Iterator[str]:
-    """Shows sizes and lengths of every cache, then what the run takes of each dataset."""
+    """Shows sizes and lengths of every cache, the rows it gives, then what the run takes of each dataset."""
+    settings.check()
     opened = open_data(settings.data)
-    yield from table([*_sizes(settings, opened)])
+    sources = {f"{name}/train": source for name, source in opened.train.items()}
+    sources |= {f"{name}/validation": source for name, source in opened.validation.items()}
+    yield from table([*_sizes(sources)])
+    yield ""
+    refused: list[str] = []
+    yield from table([*_rows(sources, settings.shape(), refused)])
+    yield from refused
+    tagged = {name: component.tags for name, component in settings.data.components.items() if component.tags}
+    for name, tags in tagged.items():
+        yield f"  {name} is evaluated under: {', '.join(tags)}"
     yield ""
     yield from _run(settings, opened)
 
 
-def _sizes(settings: DataSettings, opened: OpenData) -> Iterator[tuple[str, ...]]:
-    shape = settings.shape()
-    rows_name = f"rows of {shape.length:,}"
-    yield (
-        "dataset",
-        "tags",
-        "documents",
-        "tokens",
-        "on disk",
-        "mean",
-        "median",
-        "90%",
-        "longest",
-        rows_name,
-        "padding",
-    )
-    for split, sources in (("train", opened.train), ("validation", opened.validation)):
-        for name, source in sources.items():
-            cache, lengths = source.cache, _lengths(source.cache)
-            rows, share = _rows(source, settings)
-            percentiles = (f"{int(np.percentile(lengths, percent)):,}" for percent in (50, 90))
-            yield (
-                f"{name}/{split}",
-                ", ".join(settings.data.components[name].tags) or "-",
-                f"{cache.rows:,}",
-                f"{cache.tokens:,}",
-                _bytes(fsspec.core.url_to_fs(join(cache.path, SEGMENTS))[0].du(join(cache.path, SEGMENTS))),
-                f"{cache.tokens / cache.rows:,.0f}",
-                *percentiles,
-                f"{int(lengths.max()):,}",
-                f"{rows:,}",
-                f"{share:.1%}",
-            )
-
-
-def _rows(source: RowSource, settings: DataSettings) -> tuple[int, float]:
-    """How many rows of training a cache gives, and which part of them is padding."""
-    shape = settings.shape()
-    rows = rows_of(source.cache, source.policy, shape)
-    starts, stops = rows.spans(np.arange(rows.available))
-    filled = int(np.minimum(stops - starts, shape.length).sum())
-    return rows.available, 1 - filled / max(1, rows.available * shape.length)
+def _sizes(sources: dict[str, RowSource]) -> Iterator[tuple[str, ...]]:
+    yield ("dataset", "documents", "tokens", "on disk", "mean", "median", "90%", "longest")
+    for name, source in sources.items():
+        cache, lengths = source.cache, _lengths(source.cache)
+        segments = join(cache.path, SEGMENTS)
+        yield (
+            name,
+            f"{cache.rows:,}",
+            f"{cache.tokens:,}",
+            _bytes(fsspec.core.url_to_fs(segments)[0].du(segments)),
+            f"{cache.tokens / cache.rows:,.0f}",
+            *(f"{int(np.percentile(lengths, percent)):,}" for percent in (50, 90)),
+            f"{int(lengths.max()):,}",
+        )
 
 
 def _lengths(cache: TokenCache) -> NDArray[np.int64]:
@@ -79,26 +66,76 @@ def _lengths(cache: TokenCache) -> NDArray[np.int64]:
     return np.concatenate([np.diff(cache.row_offsets(first, first + stretch)) for first in firsts])
 
 
+def _rows(sources: dict[str, RowSource], shape: BatchShape, refused: list[str]) -> Iterator[tuple[str, ...]]:
+    """What each cache gives; a policy that cannot be met is told below the table."""
+    yield ("dataset", f"rows of {shape.length:,}", "padding", "tokens kept", "that count", "documents joined")
+    for name, source in sources.items():
+        try:
+            rows = rows_of(source.cache, source.policy, shape)
+        except RefusedError as error:
+            refused.append(f"  {name}: {error}")
+            yield (name, "-", "-", "-", "-", "-")
+            continue
+        filled, joined = _filled(rows, shape)
+        yield (
+            name,
+            f"{rows.available:,}",
+            f"{1 - filled / max(1, rows.available * shape.length):.1%}",
+            f"{filled / source.cache.tokens:.1%}",
+            f"{_weighed(source.cache):.1%}",
+            f"{joined:,}" if shape.blocks_documents else "all",
+        )
+
+
+def _filled(rows: Rows, shape: BatchShape) -> tuple[int, int]:
+    """How many tokens the rows hold, and how many documents do not fit into their tables."""
+    filled, joined = 0, 0
+    for first in range(0, rows.available, _ROWS_AT_ONCE):
+        starts, stops = rows.spans(np.arange(first, min(first + _ROWS_AT_ONCE, rows.available)))
+        stops = np.minimum(stops, starts + shape.length)
+        filled += int((stops - starts).sum())
+        span, _ = rows.cache.document_starts(rows.cache.pieces(starts, stops))
+        documents = np.bincount(span, minlength=len(starts)) + 1
+        joined += int(np.maximum(documents - shape.max_documents, 0).sum())
+    return filled, joined
+
+
+def _weighed(cache: TokenCache) -> float:
+    """Which part of the tokens the loss counts."""
+    columns = [column for column in (LOSS_MASK, LOSS_WEIGHTS) if column in cache.columns]
+    stop = min(cache.tokens, _WEIGHTS)
+    return float(np.mean(cache.read(0, stop, columns[0]) > 0)) if columns else 1.0
+
+
 def _run(settings: DataSettings, opened: OpenData) -> Iterator[str]:
-    shape = settings.shape()
-    data = settings.training_data(opened)
+    shape, data = settings.shape(), settings.training_data(opened)
     stream = data.stream
     steps = settings.trainer.steps(stream)
-    examples = stream.schedule.first_example(steps)
-    counts = stream.mixture.counts(examples)
-    yield f"a run of {steps:,} steps takes {examples:,} rows, {examples * shape.length:,} tokens:"
-    rows = [("dataset", "share", "rows seen", "epochs", "rows an epoch", "held out", "order")]
+    counts = stream.counts(steps)
+    examples = int(counts.sum())
+    tokens = f"{examples * shape.length:,} tokens with padding"
+    yield f"a run of {counted(steps, 'step')} takes {counted(examples, 'row')}, {tokens}:"
+    rows = [("dataset", "weight", "share", "rows seen", "epochs", "rows an epoch", "held out", "order")]
     for number, dataset in enumerate(stream.datasets):
         seen = int(counts[number])
         held_out = (settings.data.num_validation_sequences or {}).get(dataset.name, 0)
-        share = f"{seen / max(1, examples):.2%}"
-        epochs = f"{seen / dataset.length:.2f}"
-        order = str(data.record()[dataset.name]["kind"])
-        rows.append((dataset.name, share, f"{seen:,}", epochs, f"{dataset.length:,}", f"{held_out:,}", order))
+        share, epochs = f"{seen / max(1, examples):.2%}", f"{seen / dataset.length:.2f}"
+        row = (dataset.name, _weight(settings, dataset.name), share, f"{seen:,}", epochs, f"{dataset.length:,}")
+        rows.append((*row, f"{held_out:,}", str(dataset.order)))
     yield from table(rows)
     unused = [name for name in opened.train if name not in data.orders]
     if unused:
         yield f"not trained on (weight 0): {', '.join(unused)}"
+    budget = settings.data.experiment_budget
+    if budget is not None and abs(examples * shape.length / budget - 1) > 0.01:
+        yield f"data.experiment_budget is {budget:,} tokens, not those of this run: it repeats otherwise than simulated"
+
+
+def _weight(settings: DataSettings, name: str) -> str:
+    weights = settings.data.train_weights
+    if weights is None:
+        return "1"
+    return f"{weights.get(name, 0):g}" if isinstance(weights, dict) else "staged"
 
 
 def _bytes(count: int) -> str:
