@@ -1,0 +1,331 @@
+"""Llama 2 and 3, and what differs from them by a switch: grouped keys, query-key norm, biases, tied embeddings.
+
+In: tokens. Out: hidden states [B, S, D]. B batch, S sequence, D width, N heads, K key-value heads, H head size, F MLP
+width, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+from jax.ad_checkpoint import checkpoint_name
+
+from ponente.config.errors import RefusedError
+from ponente.models.decoding import positions_after, write_behind
+from ponente.models.huggingface import HfWeight
+from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, Tokens
+from ponente.models.parameters import Parameter, stacked
+from ponente.models.stack import ATTENTION_OUTPUT, fold_layers
+from ponente.ops.attention import Mask, attend
+from ponente.ops.norm import rms_norm
+from ponente.ops.rotary import DefaultRotary, Rotary, RotaryConfig, rotary_at, rotary_from_hf, rotary_to_hf
+
+
+@LmConfig.register_subclass("llama")
+@dataclass(frozen=True, kw_only=True)
+class LlamaConfig(LmConfig):
+    """Sizes of a Llama."""
+
+    hidden_dim: int = 4096
+    intermediate_dim: int = 11008
+    num_layers: int = 32
+    num_heads: int = 32
+    num_kv_heads: int | None = None  # None: as many as heads
+    head_dim: int | None = None  # None: hidden_dim / num_heads
+    activation_function: ActivationName = "silu"
+    initializer_range: float = 0.02
+    layer_norm_epsilon: float = 1e-5
+    tie_word_embeddings: bool = False
+    use_qk_norm: bool = False
+    hybrid_norm: bool = False
+    input_embedding_norm: bool = False
+    use_bias: bool = False
+    use_layer_norm_weight: bool = True
+    upcast_attn: bool = False
+    rope: RotaryConfig = field(default_factory=DefaultRotary)
+
+    def __post_init__(self) -> None:
+        if self.head_dim is None and self.hidden_dim % self.num_heads:
+            raise RefusedError(
+                f"found hidden_dim: {self.hidden_dim} and num_heads: {self.num_heads}; needed heads that divide the "
+                "width. Change one, or set head_dim."
+            )
+        if self.num_heads % self.kv_heads:
+            raise RefusedError(
+                f"found num_heads: {self.num_heads} and num_kv_heads: {self.kv_heads}; needed key-value heads that "
+                "divide the heads. Change one."
+            )
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def head_size(self) -> int:
+        return self.head_dim or self.hidden_dim // self.num_heads
+
+    def parameters(self, vocab_size: int) -> "Llama":
+        return Llama.of(self, vocab_size)
+
+    def cache_sizes(self) -> tuple[int, int, int]:
+        return self.num_layers, self.kv_heads, self.head_size
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any]) -> "LlamaConfig":
+        return cls(
+            max_seq_len=config["max_position_embeddings"],
+            hidden_dim=config["hidden_size"],
+            intermediate_dim=config["intermediate_size"],
+            num_layers=config["num_hidden_layers"],
+            num_heads=config["num_attention_heads"],
+            num_kv_heads=config.get("num_key_value_heads"),
+            head_dim=config.get("head_dim"),
+            activation_function=config.get("hidden_act", "silu"),
+            initializer_range=config.get("initializer_range", 0.02),
+            layer_norm_epsilon=config.get("rms_norm_eps", 1e-6),
+            tie_word_embeddings=config.get("tie_word_embeddings", False),
+            use_qk_norm=config.get("model_type") == "qwen3",
+            use_bias=config.get("attention_bias", False),
+            rope=rotary_from_hf(config),
+        )
+
+    def to_hf(self, vocab_size: int) -> dict[str, Any]:
+        if self.hybrid_norm or self.input_embedding_norm or not self.use_layer_norm_weight:
+            raise RefusedError(
+                "found a Llama with hybrid_norm, input_embedding_norm or without norm weights, which no model of "
+                "transformers has; needed a plain one to export. Leave hf_save_path out."
+            )
+        kind = "Qwen3" if self.use_qk_norm else "Llama"
+        return {
+            "architectures": [f"{kind}ForCausalLM"],
+            "model_type": kind.lower(),
+            "vocab_size": vocab_size,
+            "max_position_embeddings": self.max_seq_len,
+            "hidden_size": self.hidden_dim,
+            "intermediate_size": self.intermediate_dim,
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_size,
+            "hidden_act": self.activation_function,
+            "initializer_range": self.initializer_range,
+            "rms_norm_eps": self.layer_norm_epsilon,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "attention_bias": self.use_bias,
+            "mlp_bias": self.use_bias,
+            **rotary_to_hf(self.rope),
+        }
+
+    def hf_weights(self) -> dict[str, HfWeight]:
+        layer = "model.layers.{}"
+        attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
+        return {
+            "embed_VD": HfWeight("model.embed_tokens.weight", "V,D"),
+            "norm_D": HfWeight("model.norm.weight", "D"),
+            "w_head_DV": HfWeight("lm_head.weight", "V,D"),
+            "blocks.norm_attention_D": HfWeight(f"{layer}.input_layernorm.weight", "D"),
+            "blocks.norm_mlp_D": HfWeight(f"{layer}.post_attention_layernorm.weight", "D"),
+            "blocks.attention.w_q_DNH": HfWeight(f"{attention}.q_proj.weight", "NH,D"),
+            "blocks.attention.w_k_DKH": HfWeight(f"{attention}.k_proj.weight", "KH,D"),
+            "blocks.attention.w_v_DKH": HfWeight(f"{attention}.v_proj.weight", "KH,D"),
+            "blocks.attention.w_out_NHD": HfWeight(f"{attention}.o_proj.weight", "D,NH"),
+            "blocks.attention.b_q_NH": HfWeight(f"{attention}.q_proj.bias", "NH"),
+            "blocks.attention.b_k_KH": HfWeight(f"{attention}.k_proj.bias", "KH"),
+            "blocks.attention.b_v_KH": HfWeight(f"{attention}.v_proj.bias", "KH"),
+            "blocks.attention.b_out_D": HfWeight(f"{attention}.o_proj.bias", "D"),
+            "blocks.attention.norm_q_H": HfWeight(f"{attention}.q_norm.weight", "H"),
+            "blocks.attention.norm_k_H": HfWeight(f"{attention}.k_norm.weight", "H"),
+            "blocks.mlp.w_gate_DF": HfWeight(f"{mlp}.gate_proj.weight", "F,D"),
+            "blocks.mlp.w_up_DF": HfWeight(f"{mlp}.up_proj.weight", "F,D"),
+            "blocks.mlp.w_down_FD": HfWeight(f"{mlp}.down_proj.weight", "D,F"),
+            "blocks.mlp.b_gate_F": HfWeight(f"{mlp}.gate_proj.bias", "F"),
+            "blocks.mlp.b_up_F": HfWeight(f"{mlp}.up_proj.bias", "F"),
+            "blocks.mlp.b_down_D": HfWeight(f"{mlp}.down_proj.bias", "D"),
+        }
+
+    def flops_per_token(self, length: int, vocab_size: int) -> float:
+        projections = self.hidden_dim * self.head_size * (2 * self.num_heads + 2 * self.kv_heads)
+        mlp = 3 * self.hidden_dim * self.intermediate_dim
+        attention = self.num_heads * self.head_size * length  # causal: half of the square, twice
+        return 6 * (self.num_layers * (projections + mlp + attention) + self.hidden_dim * vocab_size)
+
+
+class Attention(eqx.Module):
+    """Attention with rotary positions."""
+
+    w_q_DNH: Array
+    w_k_DKH: Array
+    w_v_DKH: Array
+    w_out_NHD: Array
+    b_q_NH: Array | None
+    b_k_KH: Array | None
+    b_v_KH: Array | None
+    b_out_D: Array | None
+    norm_q_H: Array | None
+    norm_k_H: Array | None
+
+    @classmethod
+    def of(cls, config: LlamaConfig) -> "Attention":
+        width = {"embed": config.hidden_dim}
+        heads = {"heads": config.num_heads, "head_size": config.head_size}
+        kv_heads = {"kv_heads": config.kv_heads, "head_size": config.head_size}
+        std = config.initializer_range
+
+        def weight(sizes: dict[str, int]) -> Any:
+            return Parameter(sizes, std=std)
+
+        def bias(sizes: dict[str, int]) -> Any:
+            return Parameter(sizes) if config.use_bias else None
+
+        norm: Any = Parameter({"head_size": config.head_size}, mean=1.0) if config.use_qk_norm else None
+        return cls(
+            w_q_DNH=weight(width | heads),
+            w_k_DKH=weight(width | kv_heads),
+            w_v_DKH=weight(width | kv_heads),
+            w_out_NHD=weight(heads | width),
+            b_q_NH=bias(heads),
+            b_k_KH=bias(kv_heads),
+            b_v_KH=bias(kv_heads),
+            b_out_D=bias(width),
+            norm_q_H=norm,
+            norm_k_H=norm,
+        )
+
+    def project(self, x_BSD: Array, rotary: Rotary, epsilon: float) -> tuple[Array, Array, Array]:
+        """Queries, keys and values."""
+        q_BSNH = _plus(jnp.einsum("BSD,DNH->BSNH", x_BSD, self.w_q_DNH), self.b_q_NH)
+        k_BSKH = _plus(jnp.einsum("BSD,DKH->BSKH", x_BSD, self.w_k_DKH), self.b_k_KH)
+        v_BSKH = _plus(jnp.einsum("BSD,DKH->BSKH", x_BSD, self.w_v_DKH), self.b_v_KH)
+        if self.norm_q_H is not None:
+            q_BSNH, k_BSKH = rms_norm(q_BSNH, self.norm_q_H, epsilon), rms_norm(k_BSKH, self.norm_k_H, epsilon)
+        return rotary(q_BSNH), rotary(k_BSKH), v_BSKH
+
+    def output(self, mixed_BSNH: Array) -> Array:
+        return _plus(jnp.einsum("BSNH,NHD->BSD", mixed_BSNH, self.w_out_NHD), self.b_out_D)
+
+
+class Mlp(eqx.Module):
+    """Gated MLP."""
+
+    w_gate_DF: Array
+    w_up_DF: Array
+    w_down_FD: Array
+    b_gate_F: Array | None
+    b_up_F: Array | None
+    b_down_D: Array | None
+
+    @classmethod
+    def of(cls, config: LlamaConfig) -> "Mlp":
+        width, inner = {"embed": config.hidden_dim}, {"mlp": config.intermediate_dim}
+        std = config.initializer_range
+
+        def bias(sizes: dict[str, int]) -> Any:
+            return Parameter(sizes) if config.use_bias else None
+
+        into: Any = Parameter(width | inner, std=std)
+        back: Any = Parameter(inner | width, std=std)
+        return cls(into, into, back, bias(inner), bias(inner), bias(width))
+
+    def __call__(self, x_BSD: Array, activation: ActivationName) -> Array:
+        gate_BSF = _plus(jnp.einsum("BSD,DF->BSF", x_BSD, self.w_gate_DF), self.b_gate_F)
+        up_BSF = _plus(jnp.einsum("BSD,DF->BSF", x_BSD, self.w_up_DF), self.b_up_F)
+        hidden_BSF = ACTIVATIONS[activation](gate_BSF) * up_BSF
+        return _plus(jnp.einsum("BSF,FD->BSD", hidden_BSF, self.w_down_FD), self.b_down_D)
+
+
+class Block(eqx.Module):
+    """One layer."""
+
+    norm_attention_D: Array | None
+    attention: Attention
+    norm_mlp_D: Array | None
+    mlp: Mlp
+    norm_after_attention_D: Array | None  # of hybrid norm
+    norm_after_mlp_D: Array | None
+
+    @classmethod
+    def of(cls, config: LlamaConfig) -> "Block":
+        norm = norm_of(config)
+        after = norm if config.hybrid_norm else None
+        return cls(norm, Attention.of(config), norm, Mlp.of(config), after, after)
+
+
+class Llama(eqx.Module):
+    """The whole model; its layers are stacked."""
+
+    embed_VD: Array
+    norm_embed_D: Array | None
+    blocks: Block
+    norm_D: Array | None
+    w_head_DV: Array | None  # None: tied to the embeddings
+    config: LlamaConfig = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, config: LlamaConfig, vocab_size: int) -> "Llama":
+        vocabulary, width = {"vocab": vocab_size}, {"embed": config.hidden_dim}
+        embed: Any = Parameter(vocabulary | width, std=config.initializer_range)
+        head: Any = None if config.tie_word_embeddings else Parameter(width | vocabulary, std=config.initializer_range)
+        norm = norm_of(config)
+        blocks = stacked(Block.of(config), config.num_layers)
+        return cls(embed, norm if config.input_embedding_norm else None, blocks, norm, head, config)
+
+    def head_DV(self) -> Array:
+        return self.embed_VD.T if self.w_head_DV is None else self.w_head_DV
+
+    def hidden(self, tokens: Tokens) -> Array:
+        hidden, _ = self._run(tokens, None)
+        return hidden
+
+    def extend(self, tokens: Tokens, past: KeyValues) -> tuple[Array, KeyValues]:
+        hidden, (keys, values) = self._run(tokens, past)
+        length_B = past.length_B + tokens.ids_BS.shape[1]
+        return hidden, KeyValues(keys=keys, values=values, length_B=length_B)
+
+    def _run(self, tokens: Tokens, past: KeyValues | None) -> tuple[Array, Any]:
+        config, epsilon = self.config, self.config.layer_norm_epsilon
+        x_BSD = self.embed_VD[tokens.ids_BS]
+        if config.input_embedding_norm:
+            x_BSD = rms_norm(x_BSD, self.norm_embed_D, epsilon)
+        rotary = rotary_at(config.rope, tokens.positions_BS, config.head_size, x_BSD.dtype)
+
+        def layer(block: Block, x_BSD: Array, _: Array, kept: Any) -> tuple[Array, Any]:
+            normed = rms_norm(x_BSD, block.norm_attention_D, epsilon)
+            q, k, v = block.attention.project(normed, rotary, epsilon)
+            mask = tokens.mask
+            if past is not None:
+                k, v = write_behind(kept[0], k, past.length_B), write_behind(kept[1], v, past.length_B)
+                mask, kept = Mask(query_positions_BT=positions_after(past, tokens)), (k, v)
+            if config.upcast_attn:
+                q, k = q.astype(jnp.float32), k.astype(jnp.float32)
+            mixed = attend(q, k, v.astype(q.dtype), mask, backend=config.attn_backend).astype(x_BSD.dtype)
+            attended = block.attention.output(checkpoint_name(mixed, ATTENTION_OUTPUT))
+            if config.hybrid_norm:
+                attended = rms_norm(attended, block.norm_after_attention_D, epsilon)
+            x_BSD = x_BSD + attended
+            made = block.mlp(rms_norm(x_BSD, block.norm_mlp_D, epsilon), config.activation_function)
+            if config.hybrid_norm:
+                made = rms_norm(made, block.norm_after_mlp_D, epsilon)
+            return x_BSD + made, kept
+
+        extras = None if past is None else (past.keys, past.values)
+        x_BSD, kept = fold_layers(
+            self.blocks,
+            x_BSD,
+            layer,
+            extras,
+            is_scanned=config.scan_layers,
+            checkpointing=False if past is not None else config.gradient_checkpointing,
+        )
+        return rms_norm(x_BSD, self.norm_D, epsilon), kept
+
+
+def norm_of(config: LlamaConfig) -> Any:
+    """The weight of a norm over the width, if there is one."""
+    return Parameter({"embed": config.hidden_dim}, mean=1.0) if config.use_layer_norm_weight else None
+
+
+def _plus(x: Array, bias: Array | None) -> Array:
+    return x if bias is None else x + bias

@@ -1,0 +1,68 @@
+"""Running stacked layers: one after the other, scanned or unrolled, with what is kept for the backward pass chosen."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+from jax import Array
+
+from ponente.config.errors import RefusedError
+
+Layer = TypeVar("Layer")
+ATTENTION_OUTPUT = "attention_output"  # a name that policies know
+
+_POLICIES: dict[str, Any] = {
+    "full": None,  # keep only the input of each layer
+    "recompute": None,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots_and_attention": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(ATTENTION_OUTPUT),
+    ),
+    "attention": jax.checkpoint_policies.save_only_these_names(ATTENTION_OUTPUT),
+    "save_all": jax.checkpoint_policies.everything_saveable,
+}
+
+
+def fold_layers(
+    layers: Layer,
+    x: Array,
+    apply: Callable[[Layer, Array, Array, Any], tuple[Array, Any]],
+    extras: Any = None,
+    *,
+    is_scanned: bool,
+    checkpointing: bool | str,
+) -> tuple[Array, Any]:
+    """x through all layers: `x, kept = apply(layer, x, its number, its part of extras)`.
+
+    Args:
+        layers: modules whose arrays have the layers as their first axis.
+        extras: arrays of which each layer gets its part, such as caches; what layers keep is stacked the same way.
+        is_scanned: one compiled layer in a loop, or all of them in a row.
+        checkpointing: false keeps everything for the backward pass, true only the input of each layer; or a policy.
+    """
+    count = jax.tree.leaves(layers)[0].shape[0]
+    step = _checkpointed(apply, checkpointing)
+    if is_scanned:
+        numbers = jax.numpy.arange(count)
+        return jax.lax.scan(lambda x, part: step(part[0], x, part[1], part[2]), x, (layers, numbers, extras))
+    kept = []
+    for number in range(count):
+        part, extra = (jax.tree.map(lambda array: array[number], tree) for tree in (layers, extras))  # noqa: B023
+        x, one = step(part, x, jax.numpy.asarray(number), extra)
+        kept.append(one)
+    return x, jax.tree.map(lambda *parts: jax.numpy.stack(parts), *kept)
+
+
+def _checkpointed(apply: Callable[..., Any], checkpointing: bool | str) -> Callable[..., Any]:
+    if checkpointing is False:
+        return apply
+    name = "full" if checkpointing is True else checkpointing
+    if name == "offload":
+        raise RefusedError("not yet: model.gradient_checkpointing: offload. Use true, or a policy such as dots.")
+    if name not in _POLICIES:
+        raise RefusedError(
+            f"found model.gradient_checkpointing: {checkpointing}; needed true, false or {', '.join(_POLICIES)}. "
+            "Change it."
+        )
+    return jax.checkpoint(apply, policy=_POLICIES[name])

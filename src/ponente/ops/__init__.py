@@ -1,0 +1,1 @@
+"""Pure array functions: attention, loss, norms, rotary positions."""

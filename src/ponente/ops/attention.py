@@ -1,0 +1,163 @@
+"""Attention: which tokens each token sees, and the kernel that computes it.
+
+In: queries [B, T, N, H], keys and values [B, S, K, H] with K dividing N, and a `Mask`. Out: [B, T, N, H].
+B batch, T queries, S keys, N heads, K key-value heads, H head size, M documents a row, G = N / K.
+"""
+
+import logging
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ponente.config.errors import RefusedError
+from ponente.ops import cudnn
+from ponente.ops.dropout import drop
+
+_LOWEST = -3.4e38  # instead of -inf, which would make a row without any key NaN
+
+Backend = Literal["default", "xla", "cudnn", "cudnn_packed"]
+
+logger = logging.getLogger(__name__)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Mask:
+    """Which tokens may be seen: none that comes later, none of another document, none too far back.
+
+    With neither documents nor a window this is plain causal attention. `positions` are given where queries and keys do
+    not begin at the same token, as when decoding: key s is then seen by queries at positions from s on.
+    """
+
+    segment_ids_BS: Array | None = None
+    document_starts_BM: Array | None = None  # the same documents, for the kernel that takes tables
+    document_lengths_BM: Array | None = None
+    query_positions_BT: Array | None = None
+
+    def allowed(self, queries: int, keys: int, window: int | None) -> Array:
+        """The mask as booleans [B or 1, T, S]."""
+        at_T = jnp.arange(queries)[None, :] if self.query_positions_BT is None else self.query_positions_BT
+        distance_BTS = at_T[:, :, None] - jnp.arange(keys)[None, None, :]
+        allowed = distance_BTS >= 0
+        if window is not None:
+            allowed &= distance_BTS < window
+        if self.segment_ids_BS is not None:
+            allowed &= self.segment_ids_BS[:, :, None] == self.segment_ids_BS[:, None, :]
+        return allowed
+
+
+@dataclass(frozen=True)
+class AttentionDropout:
+    """Dropout of attention's weights: a key for each row, and how many are dropped."""
+
+    keys_B: Array
+    rate: float
+
+
+def attend(
+    q_BTNH: Array,
+    k_BSKH: Array,
+    v_BSKH: Array,
+    mask: Mask,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    backend: Backend = "default",
+    dropout: AttentionDropout | None = None,
+) -> Array:
+    """Softmax attention of each query over the keys that its mask allows.
+
+    Args:
+        scale: of the scores; by default 1 / sqrt(H).
+        window: how many tokens back are seen, itself included; None for all.
+        soft_cap: scores are cap · tanh(scores / cap).
+        dropout: of the weights after the softmax; plain XLA alone does it.
+        backend: "default" takes the fastest kernel that can do it here, and the log says which; others are errors
+            where they cannot be had.
+    """
+    scale = q_BTNH.shape[-1] ** -0.5 if scale is None else scale
+    if dropout is not None and dropout.rate == 0:
+        dropout = None
+    chosen = _chosen(backend, q_BTNH, mask, window, soft_cap, dropout)
+    _say(chosen, backend, jax.default_backend(), mask.segment_ids_BS is not None)
+    if chosen == "cudnn_packed":
+        assert mask.document_starts_BM is not None
+        assert mask.document_lengths_BM is not None
+        return cudnn.attend_packed(q_BTNH, k_BSKH, v_BSKH, mask.document_starts_BM, mask.document_lengths_BM, scale)
+    if chosen == "cudnn":
+        return _attend_cudnn(q_BTNH, k_BSKH, v_BSKH, mask, scale, window)
+    return _attend_xla(q_BTNH, k_BSKH, v_BSKH, mask, scale, window, soft_cap, dropout)
+
+
+def _chosen(
+    backend: Backend,
+    q: Array,
+    mask: Mask,
+    window: int | None,
+    soft_cap: float | None,
+    dropout: AttentionDropout | None,
+) -> Backend:
+    is_half = q.dtype in (jnp.bfloat16, jnp.float16)
+    is_plain = soft_cap is None and dropout is None and mask.query_positions_BT is None
+    can_cudnn = jax.default_backend() == "gpu" and is_half and is_plain
+    has_tables = mask.document_starts_BM is not None and mask.segment_ids_BS is not None
+    can_pack = can_cudnn and has_tables and window is None and cudnn.has_packed_form()
+    if backend == "default":
+        return "cudnn_packed" if can_pack else "cudnn" if can_cudnn else "xla"
+    if (backend == "cudnn" and not can_cudnn) or (backend == "cudnn_packed" and not can_pack):
+        raise RefusedError(
+            f"found attn_backend: {backend} asked for on {jax.default_backend()} with {q.dtype.name}, window {window}, "
+            f"soft cap {soft_cap}; needed a GPU, 16-bit floats, no soft cap and no dropout (for cudnn_packed also "
+            "documents and no window). Use attn_backend: default."
+        )
+    return backend
+
+
+@cache
+def _say(chosen: Backend, asked: Backend, platform: str, has_documents: bool) -> None:
+    documents = ", documents apart" if has_documents else ""
+    logger.info("attention: %s on %s%s", chosen, platform, documents)
+    if platform == "gpu" and chosen != "cudnn_packed" and has_documents and asked == "default":
+        logger.warning("attention: documents are held apart by a dense bias, which is slower than cuDNN's packed form")
+
+
+def _attend_cudnn(q: Array, k: Array, v: Array, mask: Mask, scale: float, window: int | None) -> Array:
+    """cuDNN's flash attention; documents become a dense mask."""
+    dense = None
+    if mask.segment_ids_BS is not None:
+        dense = (mask.segment_ids_BS[:, :, None] == mask.segment_ids_BS[:, None, :])[:, None]
+    span = None if window is None else (window - 1, 0)
+    return jax.nn.dot_product_attention(
+        q, k, v, mask=dense, scale=scale, is_causal=True, local_window_size=span, implementation="cudnn"
+    )
+
+
+def _attend_xla(
+    q_BTNH: Array,
+    k_BSKH: Array,
+    v_BSKH: Array,
+    mask: Mask,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+    dropout: AttentionDropout | None,
+) -> Array:
+    """Plain attention: scores and softmax in float32."""
+    batch, queries, heads, size = q_BTNH.shape
+    keys, groups = k_BSKH.shape[1], k_BSKH.shape[2]
+    q_BTKGH = q_BTNH.reshape(batch, queries, groups, heads // groups, size)
+    scores = jnp.einsum("BTKGH,BSKH->BKGTS", q_BTKGH, k_BSKH, preferred_element_type=jnp.float32) * scale
+    if soft_cap is not None:
+        scores = soft_cap * jnp.tanh(scores / soft_cap)
+    allowed_BTS = mask.allowed(queries, keys, window)
+    scores = jnp.where(allowed_BTS[:, None, None], scores, _LOWEST)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v_BSKH.dtype)
+    if dropout is not None:
+        weights = drop(weights, dropout.keys_B, dropout.rate)
+    mixed = jnp.einsum("BKGTS,BSKH->BTKGH", weights, v_BSKH)
+    return mixed.reshape(batch, queries, heads, size)

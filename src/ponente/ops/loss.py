@@ -1,0 +1,112 @@
+"""Cross-entropy of a linear head, fused: logits exist once, a chunk of rows at a time, never as [B·S, V] in float32.
+
+In: hidden states [R, D], the head [D, V], targets and weights [R]. Out: sums, to be divided by the caller, once. The
+forward pass also makes the gradients, so that the backward pass only scales them.
+R rows (tokens), D width, V vocabulary.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+_CHUNK_LOGITS = 1 << 26  # elements of a chunk: 256 MB in float32
+
+
+class LossSums(NamedTuple):
+    """Sums over tokens, each times its weight."""
+
+    loss: Array  # what is trained on: cross-entropy plus the z-loss
+    cross_entropy: Array
+    weight: Array
+
+
+def cross_entropy_sums(
+    hidden_RD: Array,
+    head_DV: Array,
+    targets_R: Array,
+    weights_R: Array,
+    *,
+    z_loss: float = 0.0,
+    soft_cap: float | None = None,
+) -> LossSums:
+    """Weighted sums of -log softmax(hidden · head)[target] (+ z_loss · logsumexp²)."""
+    chunks = _chunks(hidden_RD.shape[0], head_DV.shape[1])
+    loss, cross_entropy = _sums(hidden_RD, head_DV, targets_R, weights_R.astype(jnp.float32), z_loss, soft_cap, chunks)
+    return LossSums(loss, cross_entropy, weights_R.sum(dtype=jnp.float32))
+
+
+def _chunks(rows: int, vocabulary: int) -> int:
+    """The fewest equal chunks that are small enough."""
+    fewest = max(1, -(-rows * vocabulary // _CHUNK_LOGITS))
+    return next(count for count in range(fewest, rows + 1) if rows % count == 0)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def _sums(
+    hidden: Array, head: Array, targets: Array, weights: Array, z_loss: float, soft_cap: float | None, chunks: int
+) -> tuple[Array, Array]:
+    def chunk(total: Array, part: tuple[Array, ...]) -> tuple[Array, None]:
+        losses, entropies, _, _ = _of_logits(_logits(part[0], head, soft_cap), part[1], z_loss)
+        return total + jnp.stack([(losses * part[2]).sum(), (entropies * part[2]).sum()]), None
+
+    totals, _ = jax.lax.scan(chunk, jnp.zeros(2, jnp.float32), _split((hidden, targets, weights), chunks))
+    return totals[0], totals[1]
+
+
+def _forward(
+    hidden: Array, head: Array, targets: Array, weights: Array, z_loss: float, soft_cap: float | None, chunks: int
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """The sums, and the gradients of the loss by hidden states and head."""
+
+    def chunk(carry: tuple[Array, Array], part: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
+        total, head_gradient = carry
+        hidden_part, target_part, weight_part = part
+        logits = _logits(hidden_part, head, soft_cap)
+        losses, entropies, shifted_sum, maximum = _of_logits(logits, target_part, z_loss)
+        total = total + jnp.stack([(losses * weight_part).sum(), (entropies * weight_part).sum()])
+        log_normalizer = jnp.log(shifted_sum) + maximum
+        slope = weight_part * (1 + 2 * z_loss * log_normalizer)
+        is_target = jnp.arange(logits.shape[1])[None, :] == target_part[:, None]
+        by_logits = jnp.exp(logits - log_normalizer[:, None]) * slope[:, None] - is_target * weight_part[:, None]
+        if soft_cap is not None:
+            by_logits = by_logits * (1 - (logits / soft_cap) ** 2)
+        by_logits = by_logits.astype(hidden_part.dtype)
+        head_gradient = head_gradient + jnp.matmul(hidden_part.T, by_logits, preferred_element_type=jnp.float32)
+        return (total, head_gradient), jnp.matmul(by_logits, head.T, preferred_element_type=jnp.float32).astype(
+            hidden_part.dtype
+        )
+
+    start = (jnp.zeros(2, jnp.float32), jnp.zeros(head.shape, jnp.float32))
+    (totals, head_gradient), hidden_gradient = jax.lax.scan(chunk, start, _split((hidden, targets, weights), chunks))
+    return (totals[0], totals[1]), (hidden_gradient.reshape(hidden.shape), head_gradient.astype(head.dtype))
+
+
+def _backward(
+    z_loss: float, soft_cap: float | None, chunks: int, gradients: tuple[Array, Array], by: tuple[Array, Array]
+) -> tuple[Array, Array, None, None]:
+    by_hidden, by_head = gradients
+    return (by_hidden * by[0]).astype(by_hidden.dtype), (by_head * by[0]).astype(by_head.dtype), None, None
+
+
+_sums.defvjp(_forward, _backward)
+
+
+def _logits(hidden: Array, head: Array, soft_cap: float | None) -> Array:
+    logits = jnp.matmul(hidden, head, preferred_element_type=jnp.float32)
+    return logits if soft_cap is None else soft_cap * jnp.tanh(logits / soft_cap)
+
+
+def _of_logits(logits: Array, targets: Array, z_loss: float) -> tuple[Array, Array, Array, Array]:
+    """Loss and cross-entropy of each row; also the sum of exponentials above the maximum, and the maximum."""
+    maximum = logits.max(axis=-1)
+    shifted_sum = jnp.exp(logits - maximum[:, None]).sum(axis=-1)
+    log_normalizer = jnp.log(shifted_sum) + maximum
+    entropy = log_normalizer - jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+    return entropy + z_loss * log_normalizer**2, entropy, shifted_sum, maximum
+
+
+def _split(parts: tuple[Array, ...], chunks: int) -> tuple[Array, ...]:
+    return tuple(part.reshape(chunks, -1, *part.shape[1:]) for part in parts)
