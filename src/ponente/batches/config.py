@@ -10,7 +10,7 @@ from ponente.config.errors import RefusedError
 from ponente.config.problems import nearest
 
 _LARGEST_WEIGHT = 1e18
-_TOKENS_A_DOCUMENT = 16  # that a document of a row has on average, at least, to fit into the row's tables
+_DOCUMENTS, _TOKENS_A_DOCUMENT = 32, 64  # cuDNN's packed attention takes longer the more a row may have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class MixtureConfig(OrderConfig):
     max_train_batches: dict[str, int] | None = None
     num_validation_sequences: dict[str, int] | None = None  # held out of the train split
     block_cross_document_attention: bool = True
-    max_documents_per_row: int | None = None  # held apart: by default 1 for 16 tokens, 64 at least
+    max_documents_per_row: int | None = None  # held apart: by default 1 for 64 tokens, 32 at least
     target_budget: int | None = None  # tokens of the run that is simulated …
     experiment_budget: int | None = None  # … by one of so many, which repeats data as often as that would
 
@@ -36,7 +36,7 @@ class MixtureConfig(OrderConfig):
                     "one). Leave it out, or set block_cross_document_attention: false."
                 )
             return self.max_documents_per_row
-        return max(64, length // _TOKENS_A_DOCUMENT)
+        return max(_DOCUMENTS, length // _TOKENS_A_DOCUMENT)
 
     def stages(
         self, names: Sequence[str], schedule: BatchSchedule, untrained: Collection[str] = ()

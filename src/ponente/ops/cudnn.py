@@ -35,6 +35,7 @@ def attend_packed(
 ) -> Array:
     """Causal attention within the documents of each row; tables end in -1 and 0."""
     kernel = importlib.import_module(_MODULE)
+    starts_BM = jnp.where(starts_BM < 0, q_BSNH.shape[1], starts_BM)  # -1 before the end is an illegal instruction
     end_B1 = jnp.full((starts_BM.shape[0], 1), -1, jnp.int32)
     offsets = jnp.concatenate([starts_BM, end_B1], axis=1)
     mixed: Array = kernel.dot_product_attention(

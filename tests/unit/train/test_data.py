@@ -193,10 +193,10 @@ def test_keys_of_the_data_section_reach_the_batches(config: Path) -> None:
         found = load_settings(str(config), flags).shape()
         return found.blocks_documents, found.max_documents
 
-    assert shape() == (True, 64)
-    assert shape("--data.block_cross_document_attention", "false") == (False, 64)
+    assert shape() == (True, 32)
+    assert shape("--data.block_cross_document_attention", "false") == (False, 32)
     assert shape("--data.max_documents_per_row", "9", "--train_seq_len", "8192") == (True, 9)
-    assert shape("--train_seq_len", "8192") == (True, 512)
+    assert shape("--train_seq_len", "8192") == (True, 128)
     with pytest.raises(RefusedError, match="max_documents_per_row: 1; needed 2 or more"):
         shape("--data.max_documents_per_row", "1")
 
