@@ -96,13 +96,16 @@ class Dataset:
             found = self.order.indices(found, self._whole(), self._part_key)
         return found + np.searchsorted(self._gaps, found, side="right")
 
+    def _has(self, needed: int | None) -> bool:
+        return self.rows.cache.is_finished or (needed is not None and self.rows.available >= needed)
+
     def _wait(self, needed: int | None, on_wait: Callable[[], None] | None = None) -> None:
         """Waits until so many rows are there (None: all)."""
         cache = self.rows.cache
         has_said = False
-        while not cache.is_finished and (needed is None or self.rows.available < needed):
+        while not self._has(needed):
             cache.refresh()
-            if cache.is_finished or (needed is not None and self.rows.available >= needed):
+            if self._has(needed):
                 return
             for called in (on_wait, self._on_wait):
                 if called is not None:

@@ -5,7 +5,7 @@ epoch has an order of its own. Pure, vectorised, and without memory; a permutati
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -18,14 +18,9 @@ GROWING_ERA = 131_072  # of a cache that is still being built, where no shuffle 
 _BLOCKS, _WINDOW, _TAIL = range(3)  # what a key of an epoch is for
 
 
-class Order(Protocol):
-    """An order of the examples of a dataset."""
-
-    def indices(self, positions: Indices, length: int, key: Key) -> Indices:
-        """Which example stands at each position; position `length` is the first of the second epoch."""
-
-    def horizon(self, position: int) -> int | None:
-        """How many examples must be known to place this one of the first epoch; None: all of them."""
+# Each order has `indices(positions, length, key)`: which example stands at each position, of which `length` is the
+# first of the second epoch; and `horizon(position)`: how many examples must be known to place one of the first epoch,
+# None for all of them.
 
 
 class InOrder(msgspec.Struct, frozen=True, tag="in_order", tag_field="kind"):

@@ -18,7 +18,7 @@ from ponente.batches.schedule import BatchSchedule
 from ponente.batches.shape import BatchShape
 from ponente.config.errors import RefusedError
 
-Rows = Indices | Sequence[int]
+RowNumbers = Indices | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class BatchStream:
         index = self.schedule.first_example(step)
         return self.mixture.counts(index if self.length is None else min(index, self.length))
 
-    def origin(self, step: int, rows: Rows | None = None) -> Origin:
+    def origin(self, step: int, rows: RowNumbers | None = None) -> Origin:
         """Where the rows of a step come from."""
         if step < 0:
             raise RefusedError(f"found step {step}; needed 0 or more. Steps are counted from 0.")
@@ -95,7 +95,9 @@ class BatchStream:
             dataset = np.where(indices < self.length, dataset, -1)
         return Origin(dataset, position)
 
-    def begin(self, step: int, rows: Rows | None = None, on_wait: Callable[[], None] | None = None) -> PendingBatch:
+    def begin(
+        self, step: int, rows: RowNumbers | None = None, on_wait: Callable[[], None] | None = None
+    ) -> PendingBatch:
         """Begins to read the batch of a step, or only those of its rows; `on_wait` may raise rather than wait."""
         origin = self.origin(step, rows)
         groups = []
@@ -105,7 +107,7 @@ class BatchStream:
                 groups.append(RowGroup(dataset.rows, here, *dataset.spans(origin.position[here], on_wait)))
         return begin_batch(self.shape, len(origin.dataset), groups)
 
-    def batch(self, step: int, rows: Rows | None = None) -> Batch:
+    def batch(self, step: int, rows: RowNumbers | None = None) -> Batch:
         """The arrays of a step, or only of those of its rows."""
         return self.begin(step, rows).finish()
 
@@ -113,7 +115,8 @@ class BatchStream:
         """The arrays of one example of the mixture, as a batch of one row."""
         if index < 0 or (self.length is not None and index >= self.length):
             raise RefusedError(
-                f"found example {index} asked of a mixture of {self.length or 'endless'} examples; needed one of them."
+                f"found example {index} asked of a mixture of {self.length or 'endless'} examples; needed one of "
+                "them, from 0 on. Ask for a smaller one."
             )
         dataset, position = self.mixture.locate(np.array([index]))
         chosen = self.datasets[int(dataset[0])]

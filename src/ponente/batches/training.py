@@ -37,7 +37,11 @@ class TrainingData:
     """What a run trains on."""
 
     stream: BatchStream
-    orders: dict[str, AnyOrder]
+
+    @property
+    def orders(self) -> dict[str, AnyOrder]:
+        """In which order each dataset comes."""
+        return {dataset.name: dataset.order for dataset in self.stream.datasets}
 
     def record(self) -> dict[str, dict[str, object]]:
         """The orders in use, as JSON, for the record of a run."""
@@ -78,14 +82,8 @@ def training_data(
             on_wait=source.on_wait,
         )
         datasets.append(_limited(dataset, config, schedule))
-    mixture = Mixture(
-        used,
-        stages,
-        config.mixture_block_size,
-        root_key(seed, "mixture"),
-    )
-    stream = BatchStream(datasets, mixture, schedule, shape, config.stop_strategy)
-    return TrainingData(stream, {dataset.name: dataset.order for dataset in datasets})
+    mixture = Mixture(used, stages, config.mixture_block_size, root_key(seed, "mixture"))
+    return TrainingData(BatchStream(datasets, mixture, schedule, shape, config.stop_strategy))
 
 
 def _order(config: MixtureConfig, name: str, cache: TokenCache, recorded: Mapping[str, object] | None) -> AnyOrder:
@@ -131,7 +129,9 @@ def _limited(dataset: Dataset, config: MixtureConfig, schedule: BatchSchedule) -
     batches = (config.max_train_batches or {}).get(dataset.name)
     if batches is not None:
         return dataset.limited(batches * schedule.size(0))
-    simulated = None if config.target_budget is None else config.simulated_rows(dataset.length)
+    if config.target_budget is None:  # else the length would be waited for
+        return dataset
+    simulated = config.simulated_rows(dataset.length)
     return dataset if simulated is None else dataset.limited(simulated)
 
 

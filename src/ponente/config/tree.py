@@ -99,10 +99,10 @@ class Tree:
                 self.drop(path)
 
     def matching(self, pattern: Path) -> Iterator[Path]:
-        """The paths of this tree that fit a pattern, where `*` is any one key and `!a|b` any but those."""
+        """The paths of this tree that fit a pattern, where `*` is any one key."""
         found: list[Path] = [()]
         for part in pattern:
-            found = [(*path, key) for path in found for key in self.keys(path) if _fits(part, key)]
+            found = [(*path, key) for path in found for key in self.keys(path) if part in ("*", key)]
         yield from found
 
     def move(self, old: Path, new: Path) -> None:
@@ -193,7 +193,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def _fits(part: str, key: str) -> bool:
-    return key not in part[1:].split("|") if part.startswith("!") else part in ("*", key)

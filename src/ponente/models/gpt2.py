@@ -16,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from ponente.config.errors import RefusedError
 from ponente.models.decoding import positions_after, write_behind
 from ponente.models.huggingface import HfWeight
-from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, PositionsName, Tokens
+from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, Tokens
 from ponente.models.parameters import Parameter, stacked
 from ponente.models.stack import ATTENTION_OUTPUT, fold_layers
 from ponente.ops.attention import AttentionDropout, Mask, attend
@@ -58,10 +58,6 @@ class Gpt2Config(LmConfig):
     @property
     def intermediate_dim(self) -> int:
         return self.mlp_scale * self.hidden_dim
-
-    @property
-    def positions(self) -> PositionsName:
-        return "document"
 
     def parameters(self, vocab_size: int) -> "Gpt2":
         return Gpt2.of(self, vocab_size)

@@ -7,7 +7,7 @@ is applied by whoever needs logits or a loss. B batch, S sequence, D width, V vo
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, Self
 
 import draccus
 import jax
@@ -127,9 +127,6 @@ class Tokens:
         """Rows of one document each."""
         positions = jnp.broadcast_to(jnp.arange(ids_BS.shape[1]), ids_BS.shape)
         return cls(ids_BS=ids_BS, positions_BS=positions, mask=Mask())
-
-
-Model = TypeVar("Model", bound="LanguageModel")
 
 
 class LanguageModel(Protocol):

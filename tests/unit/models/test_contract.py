@@ -166,3 +166,18 @@ def test_dropout_depends_on_the_row_and_not_on_how_a_batch_is_split() -> None:
 def test_sizes_that_do_not_fit_are_refused(sizes: dict[str, int], message: str) -> None:
     with pytest.raises(RefusedError, match=message):
         replace(TINY["llama"], **sizes)  # type: ignore[arg-type]
+
+
+@families
+def test_the_operations_of_a_token_are_those_that_run(config: LmConfig) -> None:
+    """A third of them are the forward pass, of which XLA computes all of the square of attention, not the half."""
+    wide = replace(config, hidden_dim=128, max_seq_len=64)  # type: ignore[call-arg]
+    model, tokens = initialize(wide.parameters(VOCABULARY), 0), jnp.zeros((2, 64), jnp.int32)
+    forward = lambda model: logits(model, model.hidden(Tokens.plain(tokens)))  # noqa: E731
+    unrolled = jax.tree_util.tree_unflatten(
+        jax.tree.structure(replace(wide, scan_layers=False).parameters(VOCABULARY), is_leaf=is_parameter),
+        jax.tree.leaves(model),
+    )
+    ran = jax.jit(forward).lower(unrolled).compile().cost_analysis()["flops"] / tokens.size
+    attention = 2 * 64 * 128 * 3  # the other half of the square, of three layers
+    assert wide.flops_per_token(64, VOCABULARY) / 3 + attention == pytest.approx(ran, rel=0.1)

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ponente.store.formats import decode_record
 from ponente.store.paths import join
 from ponente.store.tensors import TensorError, naming_failure, open_array, write_array, write_context
 from ponente.store.volume import publishing_folder, volume_of
+from ponente.store.zarr_group import GROUP_FILE, decode_group, encode_group
 
 PACKINGS = "packings"
 FORMAT = 1
@@ -34,31 +34,15 @@ class PackingKey(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
 
-class _Attributes(msgspec.Struct, frozen=True):
-    ponente: PackingKey
-
-
-class _Group(msgspec.Struct, frozen=True):
-    """The zarr.json of the group."""
-
-    attributes: _Attributes
-    zarr_format: int = 3
-    node_type: str = "group"
-
-    @property
-    def format(self) -> int:
-        return self.attributes.ponente.format
-
-
 def read_packing(cache: str, key: PackingKey) -> Spans | None:
     """The stored packing of a cache; None where there is none."""
     folder = join(cache, PACKINGS, key.digest)
-    place = join(folder, "zarr.json")
+    place = join(folder, GROUP_FILE)
     try:
         data = volume_of(cache).read(place)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    decode_record(place, data, msgspec.json.Decoder(_Group).decode, FORMAT)
+    decode_group(place, data, PackingKey, FORMAT)
     starts, stops = (_read(join(folder, name)) for name in ("starts", "stops"))
     if len(starts) != len(stops):
         raise TensorError(
@@ -78,4 +62,4 @@ def write_packing(cache: str, key: PackingKey, spans: Spans) -> None:
     with publishing_folder(join(cache, PACKINGS, key.digest)) as private:
         for name, values in zip(("starts", "stops"), spans, strict=True):
             write_array(join(private, name), values, context)
-        volume_of(private).replace(join(private, "zarr.json"), msgspec.json.encode(_Group(_Attributes(key))))
+        volume_of(private).replace(join(private, GROUP_FILE), encode_group(key))

@@ -15,12 +15,12 @@ import numpy as np
 import tensorstore as ts
 from numpy.typing import NDArray
 
-from ponente.store.formats import decode_record
 from ponente.store.paths import join
 from ponente.store.sources.source import BadRow
 from ponente.store.tensors import write_array
 from ponente.store.token_cache.ledger import FORMAT, QUARANTINE, SEGMENTS, CacheError, CacheLedger
 from ponente.store.volume import publishing_folder, volume_of
+from ponente.store.zarr_group import GROUP_FILE, decode_group, encode_group
 
 OFFSETS = "offsets"
 _NAME = re.compile(r"(\d{6,})-(\d{4,})")
@@ -36,22 +36,6 @@ class SegmentNote(msgspec.Struct, frozen=True, kw_only=True):
     is_last: bool  # of its unit
     empty_rows: int
     bad_rows: int
-
-
-class _Attributes(msgspec.Struct, frozen=True):
-    ponente: SegmentNote
-
-
-class _Group(msgspec.Struct, frozen=True):
-    """The zarr.json of a group."""
-
-    attributes: _Attributes
-    zarr_format: int = 3
-    node_type: str = "group"
-
-    @property
-    def format(self) -> int:
-        return self.attributes.ponente.format
 
 
 def segment_name(unit: int, position: int) -> str:
@@ -84,12 +68,12 @@ def check_segments(cache: str, ledger: CacheLedger) -> None:
 
 def find_note(cache: str, name: str) -> SegmentNote | None:
     """What a segment holds; None while it is not published."""
-    path = join(segment_path(cache, name), "zarr.json")
+    path = join(segment_path(cache, name), GROUP_FILE)
     try:
         data = volume_of(cache).read(path)
     except FileNotFoundError:
         return None
-    return decode_record(path, data, msgspec.json.Decoder(_Group).decode, FORMAT).attributes.ponente
+    return decode_group(path, data, SegmentNote, FORMAT)
 
 
 def notes_of_unit(cache: str, unit: int) -> Iterator[tuple[str, SegmentNote]]:
@@ -141,4 +125,4 @@ def write_segment(
         if bad:
             lines = b"".join(msgspec.json.encode(row) + b"\n" for row in bad)
             volume.replace(join(private, QUARANTINE), lines)
-        volume.replace(join(private, "zarr.json"), msgspec.json.encode(_Group(_Attributes(note))))
+        volume.replace(join(private, GROUP_FILE), encode_group(note))

@@ -139,10 +139,10 @@ class _Row:
         )
         (start,), (stop,) = (part.tolist() for part in dataset.rows.spans(np.array([row_number])))
         yield from self._documents(min(stop - start, length), dataset.rows.crosses_documents, tokenizer, look)
-        self_starts, _ = dataset.rows.cache.document_starts(
+        borders, _ = dataset.rows.cache.document_starts(
             dataset.rows.cache.pieces(np.array([start]), np.array([min(stop, start + length)]))
         )
-        joined = len(self_starts) + 1 - self.stream.shape.max_documents
+        joined = len(borders) + 1 - self.stream.shape.max_documents
         if joined > 0 and self.stream.shape.blocks_documents:
             yield look.border(f"── the last is {joined + 1} documents (data.max_documents_per_row holds more apart)")
 
