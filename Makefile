@@ -14,8 +14,8 @@ INSTALL = $(PYTHON) -m pip --python $(PY) --disable-pip-version-check install --
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-quickstart: $(VENV)/.core  ## set up, then count the words of Shakespeare as a graph of steps
-	@$(PY) experiments/tutorials/word_count.py
+quickstart: $(VENV)/.train  ## set up, then train a small model on Shakespeare as a graph of steps
+	@$(PY) experiments/tutorials/first_model.py
 
 setup: $(VENV)/.dev  ## set up everything (tokenizing, training, hub, tests) and run nothing
 
@@ -61,10 +61,15 @@ $(VENV)/.core: requirements.lock pyproject.toml | $(PY)
 	@$(INSTALL) pip --editable .
 	@touch $@
 
+$(VENV)/.train: requirements.lock pyproject.toml | $(PY)
+	@echo "Installing ponente[train] (locked versions; once)"
+	@$(INSTALL) pip --editable '.[train]'
+	@touch $@ $(VENV)/.core
+
 $(VENV)/.dev: requirements.lock pyproject.toml | $(PY)
 	@echo "Installing ponente[train,hub,dev] (locked versions; once)"
 	@$(INSTALL) pip --editable '.[train,hub,dev]'
-	@touch $@ $(VENV)/.core
+	@touch $@ $(VENV)/.train $(VENV)/.core
 
 $(VENV)/.lock: | $(PY)
 	@$(PYTHON) -m pip --python $(PY) --disable-pip-version-check install --quiet uv

@@ -99,6 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     cache.epilog = "Any key of the config may be given as a flag: --data.tokenizer gpt2, --data.cache_dir caches/"
 
     _add_data(commands)
+    _add_models(commands)
 
     for sub in (status, why, diff, adopt):
         sub.add_argument("--prefix", help="where outputs and records are (else PONENTE_PREFIX, else ./ponente-runs)")
@@ -124,6 +125,38 @@ def _add_data(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         look.set_defaults(takes_overrides=True)
         look.usage = f"ponente data {name} --config_path CONFIG.yaml [--KEY.PATH VALUE ...]"
         look.epilog = "Any key may be given as a flag: --trainer.train_batch_size 8. Caches that are missing are built."
+
+
+def _add_models(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """`ponente train`, `eval`, `export` and `sample`."""
+    for name, command, summary, more in (
+        ("train", _train, "train a language model, or go on with a run that was stopped", ""),
+        ("eval", _eval, "evaluate a checkpoint or a Hugging Face model on validation sets", " --checkpoint_path STEP"),
+        (
+            "export",
+            _export,
+            "write a checkpoint as a Hugging Face folder",
+            " --checkpoint_path STEP --output_dir FOLDER",
+        ),
+    ):
+        sub = _add(commands, name, command, summary)
+        sub.add_argument("--config_path", help="a YAML training config; a path or any fsspec URL")
+        sub.set_defaults(takes_overrides=True)
+        sub.usage = f"ponente {name} --config_path CONFIG.yaml{more} [--KEY.PATH VALUE ...]"
+        sub.epilog = "Any key may be given as a flag: --trainer.num_train_steps 100, --optimizer.learning_rate 1e-3"
+    sample = _add(commands, "sample", _sample, "write text with a checkpoint or a Hugging Face model")
+    sample.add_argument(
+        "--model", required=True, help="a checkpoint, a run's checkpoints, a Hugging Face folder or name"
+    )
+    sample.add_argument(
+        "--prompt", action="append", default=[], help="a text to go on with; may be given several times"
+    )
+    sample.add_argument("--max_new_tokens", type=int, default=256, help="(default: %(default)s)")
+    sample.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest (default: %(default)s)")
+    sample.add_argument("--top_k", type=int, help="draw from the k likeliest tokens only")
+    sample.add_argument("--top_p", type=float, help="draw from the likeliest that reach this probability together")
+    sample.add_argument("--seed", type=int, default=0, help="of the draws (default: %(default)s)")
+    sample.add_argument("--tokenizer", help="instead of the model's own")
 
 
 def _add(
@@ -256,4 +289,60 @@ def _data_stats(options: argparse.Namespace, arguments: list[str]) -> int:
     _log_to_terminal()
     for line in stats(load_settings(options.config_path, options.overrides)):
         print(line)
+    return 0
+
+
+def _train(options: argparse.Namespace, arguments: list[str]) -> int:
+    from ponente.experiment.training import train_lm
+    from ponente.train.config import load_train_config
+
+    _log_to_terminal()
+    result = train_lm(load_train_config(options.config_path, options.overrides).config)
+    for name, value in result.metrics.items():
+        if name.endswith(("/loss", "/bpb")):
+            print(f"{name}: {value:.4f}")
+    print(f"checkpoint: {result.checkpoint}")
+    print(f"metrics, record: {result.folder}")
+    if result.exported is not None:
+        print(f"Hugging Face model: {result.exported}")
+    print(f"to write with it: ponente sample --model {result.checkpoint} --prompt '...'")
+    return 0
+
+
+def _eval(options: argparse.Namespace, arguments: list[str]) -> int:
+    from ponente.evaluate.command import evaluate_saved
+
+    _log_to_terminal()
+    for name, value in evaluate_saved(options.config_path, options.overrides).items():
+        print(f"{name}: {value:.6g}")
+    return 0
+
+
+def _export(options: argparse.Namespace, arguments: list[str]) -> int:
+    from ponente.train.export_command import export_checkpoint
+
+    _log_to_terminal()
+    print(export_checkpoint(options.config_path, options.overrides))
+    return 0
+
+
+def _sample(options: argparse.Namespace, arguments: list[str]) -> int:
+    from ponente.generate.command import sample
+    from ponente.generate.sampling import SamplingConfig
+
+    sampling = SamplingConfig(
+        max_new_tokens=options.max_new_tokens,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        seed=options.seed,
+    )
+    prompts = options.prompt or [""]
+    shown = None
+    for number, piece in sample(options.model, prompts, sampling, tokenizer_name=options.tokenizer):
+        if number != shown:
+            print(("" if shown is None else "\n\n") + prompts[number], end="")
+            shown = number
+        print(piece, end="", flush=True)
+    print()
     return 0

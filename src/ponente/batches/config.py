@@ -22,6 +22,7 @@ class MixtureConfig(OrderConfig):
     mixture_block_size: int = 2048
     max_train_batches: dict[str, int] | None = None
     num_validation_sequences: dict[str, int] | None = None  # held out of the train split
+    shift_epochs: bool = False  # rows of text are cut at other places in each epoch after the first
     block_cross_document_attention: bool = True
     max_documents_per_row: int | None = None  # held apart: by default 1 for 64 tokens, 32 at least
     target_budget: int | None = None  # tokens of the run that is simulated …
@@ -90,6 +91,11 @@ class MixtureConfig(OrderConfig):
                     raise _unknown(f"data.{key}", name, names)
                 if number < 1:
                     raise RefusedError(f"found data.{key}.{name}: {number}; needed 1 or more. Leave it out for none.")
+        if self.shift_epochs and self.num_validation_sequences:
+            raise RefusedError(
+                "found data.shift_epochs beside data.num_validation_sequences; needed one of them, for rows that are "
+                "shifted would overlap those held out. Remove one, or give validation_urls."
+            )
         if not 1 <= self.mixture_block_size <= 1 << 20:
             raise RefusedError(
                 f"found data.mixture_block_size: {self.mixture_block_size}; needed 1 to {1 << 20} examples. "

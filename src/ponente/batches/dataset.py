@@ -47,10 +47,12 @@ class Dataset:
         seed: int,
         *,
         held_out: Indices | None = None,
+        shift: int | None = None,
         on_wait: Callable[[], None] | None = None,
     ) -> None:
         """Args:
         held_out: row numbers, sorted, that do not belong to the stream.
+        shift: each epoch after the first begins its rows later by some tokens of its own, fewer than this.
         on_wait: is called again and again while rows are waited for; raises if they will never come.
         """
         self.name = name
@@ -60,6 +62,8 @@ class Dataset:
         self._part_key = root_key(seed, "part", name)
         self._held_out = np.zeros(0, np.int64) if held_out is None else held_out
         self._gaps = self._held_out - np.arange(len(self._held_out))  # how many rows of the stream stand before each
+        self._shift = shift
+        self._shift_key = root_key(seed, "shift", name)
         self._limit: int | None = None
         self._on_wait = on_wait
 
@@ -76,13 +80,19 @@ class Dataset:
         return self._whole() if self._limit is None else min(self._limit, self._whole())
 
     def _whole(self) -> int:
-        return self.rows.available - len(self._held_out)
+        spare = 0 if self._shift is None else 1  # the last row would begin behind the end
+        return self.rows.available - len(self._held_out) - spare
 
     def spans(
         self, positions: Indices, on_wait: Callable[[], None] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The first token of the row at each position, and the one after its last."""
-        return self.rows.spans(self.row_numbers(positions, on_wait))
+        starts, stops = self.rows.spans(self.row_numbers(positions, on_wait))
+        if self._shift is None or not self.rows.cache.is_finished:
+            return starts, stops
+        epochs = positions // self.length
+        later = (fold(self._shift_key, epochs) % np.uint64(self._shift)).astype(np.int64) * (epochs > 0)
+        return starts + later, np.minimum(stops + later, self.rows.cache.tokens)
 
     def row_numbers(self, positions: Indices, on_wait: Callable[[], None] | None = None) -> Indices:
         """Which row of the cache stands at each position; `on_wait` is called while it has to wait, and may raise."""

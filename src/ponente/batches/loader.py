@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ponente.batches.batch import Batch, PendingBatch
 from ponente.batches.permutation import Indices
+from ponente.batches.shape import BatchShape
 from ponente.batches.stream import BatchStream
 from ponente.config.errors import RefusedError
 
@@ -179,3 +180,10 @@ def on_devices(batch: Batch, rows: Indices, count: int, sharding: jax.sharding.S
         return jax.make_array_from_callback((count, *local.shape[1:]), sharding, part)
 
     return Batch(*(spread(array) for array in batch))
+
+
+def abstract_batch(shape: BatchShape, rows: int) -> Batch:
+    """The shapes and types of a batch of so many rows, without values."""
+    row = [jax.ShapeDtypeStruct((rows, shape.length), kind) for kind in (np.int32, np.float32)]
+    table = jax.ShapeDtypeStruct((rows, shape.max_documents), np.int32)
+    return Batch(row[0], row[0], row[1], row[0], row[0], table, table)

@@ -79,6 +79,7 @@ def training_data(
             _order(config, name, source.cache, (recorded or {}).get(name)),
             seed,
             held_out=_held_out(config, name, rows, source, seed),
+            shift=shape.length if config.shift_epochs and source.policy.packing == "concatenated" else None,
             on_wait=source.on_wait,
         )
         datasets.append(_limited(dataset, config, schedule))

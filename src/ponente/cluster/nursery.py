@@ -1,8 +1,8 @@
 """A process that makes ready, once, what workers need, and then forks them: they start at once and share it.
 
 In: a module to import and a task that loads things into it. Out: worker processes, as many as are asked for, with their
-connections. It runs nothing else and starts no thread, so that forking it is safe. Where a fork is not to be had, or
-the process has died, there is no worker from it, and the caller starts one of its own.
+connections. It runs nothing else, and its one thread has ended before it forks, so that forking is safe. Where a fork
+is not to be had, or the process has died, there is no worker from it, and the caller starts one of its own.
 """
 
 import contextlib
@@ -32,21 +32,18 @@ class Nursery:
         self._process = _CONTEXT.Process(target=_tend, args=(theirs, module, serve), daemon=True)
         self._process.start()
         theirs.close()
-        self._telling: threading.Thread | None = None
 
     def prepare(self, task: Callable[[], None]) -> None:
-        """Has the process do something before it makes workers; does not wait until it listens."""
-        self._telling = threading.Thread(target=self._tell, args=(task,), daemon=True)
-        self._telling.start()
+        """Has the process do something before it makes workers.
 
-    def _tell(self, message: object) -> None:
+        Waits until it has taken a large task, and not in a thread: the caller may go on to call a library that keeps
+        Python to itself for long, and all that time the process would have nothing to do.
+        """
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died; asking for a worker finds out
-            self._connection.send(message)
+            self._connection.send(task)
 
     def worker(self) -> "tuple[Connection, ForkedProcess] | None":
         """A new worker; None where the process has died."""
-        if self._telling is not None:
-            self._telling.join()
         ours, theirs = _CONTEXT.Pipe()
         try:
             self._connection.send(_BEAR)
@@ -76,8 +73,6 @@ class Nursery:
         """Ends the process; workers that it made live on."""
         self._process.kill()
         self._process.join(timeout=10)
-        if self._telling is not None:
-            self._telling.join()  # nobody listens any more, so it ends
         self._connection.close()
 
 
@@ -110,15 +105,17 @@ def can_fork() -> bool:
 def _tend(connection: Connection, module: str, serve: Serve) -> None:
     """The main loop of the nursery's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    importlib.import_module(module)
+    importing = threading.Thread(target=importlib.import_module, args=(module,))  # while the first task loads things
+    importing.start()
     with contextlib.suppress(EOFError, OSError):  # the parent has gone
-        _tend_until_alone(connection, serve)
+        _tend_until_alone(connection, serve, importing)
 
 
-def _tend_until_alone(connection: Connection, serve: Serve) -> None:
+def _tend_until_alone(connection: Connection, serve: Serve, importing: threading.Thread) -> None:
     while True:
         message = connection.recv()
         if message == _BEAR:
+            importing.join()
             handle = recv_handle(connection)
             pid = os.fork()
             if pid == 0:

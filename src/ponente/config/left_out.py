@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ponente.config.problems import ConfigError, Problem, shown
-from ponente.config.tree import Tree
+from ponente.config.tree import Path, Tree
 
 _SHARDS = "caches are written in shards whose size Ponente chooses"
 _RAY = "a Ray cluster is named on the command line, with --cluster"
@@ -17,11 +17,18 @@ LEFT_OUT = {
     "data.ignore_token_id": "loss masks say which tokens count",
     "data.shuffle_before_trainval_split": "Ponente chooses which sequences num_validation_sequences takes",
     "model.flash_attention_block_size": "attention kernels choose their own blocks",
+    "model.tokenizer": "data.tokenizer is the tokenizer of the model too",
+    "model.use_flash_attention": "model.attn_backend chooses the kernel of attention",
     "start_workers": _RAY,
     "trainer.allow_nondivisible_batch_size": "batch sizes are checked before training starts",
     "trainer.checkpointer.debug": "checkpoints need no debugging switches",
     "trainer.checkpointer.write": "checkpoints are written as Ponente sees fit",
     "trainer.log_jaxprs": _PROGRAMS,
+    **{
+        f"trainer.{tracker}.{key}": "trackers are sent metrics and the config, no code and no programs"
+        for tracker in ("tracker", "tracker.*")
+        for key in ("save_code", "save_xla_dumps", "background", "metric_destination")
+    },
     "trainer.log_xla_hlo": _PROGRAMS,
     "trainer.quantization": "it asks for nothing to be quantized",  # else it is refused
     "trainer.ray": _RAY,
@@ -55,6 +62,62 @@ REFUSED: dict[str, tuple[Callable[[Any], bool], str, str]] = {
         "use type: muon, which also preconditions matrices, or type: adam",
     ),
 }
+
+
+# Keys that will work, and which of their values ask for nothing yet; those are dropped, others refused.
+_OFF: tuple[Any, ...] = (None, False, [], {}, "")
+NOT_YET: dict[str, tuple[Any, ...]] = {
+    "adapter": (*_OFF, "none", {"type": "none"}),
+    "peft_save_path": _OFF,
+    "peft_hf_upload": _OFF,
+    "merged_hf_save_path": _OFF,
+    "merged_hf_upload": _OFF,
+    "eval_harness": _OFF,
+    "eval_harness_steps": (None, 10000),
+    "labeled_eval": _OFF,
+    "trainer.fsdp_axis": (None, "embed", ["embed"]),
+    "trainer.batch_axis": (None, "batch"),
+    "trainer.tensor_parallel_axes": _OFF,
+    "trainer.model_axis_size": (None, 1),
+    "trainer.replica_dcn_axis_size": (None, 1),
+    "trainer.replica_ici_axis_size": (None, 1),
+    "trainer.axis_resources": _OFF,
+    "trainer.parameter_axis_resources": _OFF,
+    "trainer.mesh": (*_OFF, {"axes": {"data": -1}}, {"axes": {"data": -1, "replica": 1, "model": 1}}),
+    "trainer.use_explicit_mesh_axes": _OFF,
+    "trainer.distributed": (*_OFF, {"initialize_jax_distributed": True}, {"initialize_jax_distributed": False}),
+}
+_NOT_YET_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "model.gradient_checkpointing": (_is("offload"), "use true, or a policy such as dots"),
+    "trainer.per_device_parallelism": (_is("auto"), "use -1 (the whole batch) or a number of rows"),
+}
+
+
+def refuse_not_yet(tree: Tree) -> None:
+    """Raises, naming each, if the tree sets keys that do not work yet; those at their defaults are dropped."""
+    problems = []
+    for pattern, defaults in NOT_YET.items():
+        for path in list(tree.matching(tuple(pattern.split(".")))):
+            value = tree.get(path)
+            if any(value == default and type(value) is type(default) for default in defaults):
+                tree.drop(path)
+            else:
+                problems.append(not_yet(tree, path, "remove it"))
+    for pattern, (is_meant, remedy) in _NOT_YET_VALUES.items():
+        for path in tree.matching(tuple(pattern.split("."))):
+            if is_meant(tree.get(path)):
+                problems.append(not_yet(tree, path, remedy))
+    if problems:
+        raise ConfigError(*problems)
+
+
+def not_yet(tree: Tree, path: Path, remedy: str) -> Problem:
+    """What is said of a key that will work later."""
+    return Problem(
+        found=f"{tree.first_place(path)} = {shown(tree.get(path))}",
+        needed=f"a config without it (not yet: {'.'.join(path)})",
+        remedy=remedy,
+    )
 
 
 def refuse(tree: Tree) -> None:

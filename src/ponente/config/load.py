@@ -6,7 +6,7 @@ each value was written. Plugins are imported first, then the raw layers are rewr
 
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -44,6 +44,7 @@ def load_config(
     flags: Sequence[str] = (),
     *,
     passed_over: Collection[str] = (),
+    check: Callable[[Tree], None] | None = None,
 ) -> Loaded[T]:
     """Reads, rewrites, checks and decodes a configuration.
 
@@ -52,6 +53,7 @@ def load_config(
         flags: the arguments, such as `["--trainer.num_train_steps", "100"]`, without `--config_path`.
         passed_over: key paths that are known and belong to other commands: "model", "data.shuffle",
             "data.components.*.pack". What stands there is neither checked nor decoded.
+        check: looks at the whole, in our spelling, before it is decoded, and raises if it must not be.
     """
     file = Tree() if config_path is None else read_document(config_path)
     layers = [file, *parse_flags(flags, file.raw)]
@@ -62,6 +64,8 @@ def load_config(
     rewritten.tree.drop_matching(passed_over)
     for warning in rewritten.warnings:
         logger.warning("%s", warning)
+    if check is not None:
+        check(rewritten.tree)
     config = decode(cls, rewritten.tree, also_known=[*passed_over, *SPELLINGS])
     return Loaded(config=config, warnings=rewritten.warnings, plugins=plugins, tree=rewritten.tree)
 

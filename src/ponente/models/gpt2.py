@@ -6,7 +6,7 @@ V vocabulary.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from ponente.config.errors import RefusedError
 from ponente.models.decoding import positions_after, write_behind
+from ponente.models.hf_config import refuse_config
 from ponente.models.huggingface import HfWeight
 from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, Tokens
 from ponente.models.parameters import Parameter, stacked
@@ -27,6 +28,9 @@ from ponente.ops.norm import layer_norm
 @dataclass(frozen=True, kw_only=True)
 class Gpt2Config(LmConfig):
     """Sizes of a GPT-2."""
+
+    hf_model_types: ClassVar[tuple[str, ...]] = ("gpt2",)
+    usual_reference: ClassVar[str | None] = "openai-community/gpt2"
 
     max_seq_len: int = 1024
     hidden_dim: int = 768
@@ -67,6 +71,13 @@ class Gpt2Config(LmConfig):
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "Gpt2Config":
+        activation = config.get("activation_function", "gelu_new")
+        unlike = {
+            "scale_attn_weights: false": config.get("scale_attn_weights") is False,
+            "add_cross_attention: true": bool(config.get("add_cross_attention")),
+            f"activation_function: {activation}": activation not in ACTIVATIONS,
+        }
+        refuse_config(config, unlike)
         width, inner = config["n_embd"], config.get("n_inner") or 4 * config["n_embd"]
         if inner % width:
             raise RefusedError(f"found n_inner: {inner} of a width of {width}; needed a multiple. Use another model.")
@@ -76,7 +87,7 @@ class Gpt2Config(LmConfig):
             num_layers=config["n_layer"],
             num_heads=config["n_head"],
             mlp_scale=inner // width,
-            activation_function=config.get("activation_function", "gelu_new"),
+            activation_function=activation,
             initializer_range=config.get("initializer_range", 0.02),
             layer_norm_epsilon=config.get("layer_norm_epsilon", 1e-5),
             embed_pdrop=config.get("embd_pdrop", 0.1),
@@ -249,6 +260,7 @@ class Gpt2(eqx.Module):
             if past is not None:
                 k, v = write_behind(kept[0], k, past.length_B), write_behind(kept[1], v, past.length_B)
                 mask, kept = Mask(query_positions_BT=positions_after(past, tokens)), (k, v)
+                k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
             if config.scale_attn_by_inverse_layer_idx:
                 q = q / (number + 1).astype(q.dtype)
             if config.upcast_attn:

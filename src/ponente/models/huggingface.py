@@ -18,6 +18,7 @@ from ponente.config.errors import UserError
 from ponente.models.parameters import LAYERS, Parameter, is_parameter, path_name
 
 Tree = TypeVar("Tree")
+VOCAB = "vocab"  # the axis of which a file may hold fewer or more than a model has
 Read = Callable[[str], NDArray[Any]]
 
 
@@ -32,16 +33,20 @@ class HfWeight:
     axes: str
     part: tuple[int, int] = (0, 1)
 
+    def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of their whole tensor, for axes of these sizes."""
+        *first, last = (prod(sizes[letter] for letter in group) for group in self.axes.split(","))
+        return (*first, last * self.part[1])
+
     def from_theirs(self, tensor: NDArray[Any], letters: str, sizes: Mapping[str, int]) -> NDArray[Any]:
         """Our array, from theirs."""
         number, count = self.part
         groups = self.axes.split(",")
-        expected = [prod(sizes[letter] for letter in group) for group in groups]
-        expected[-1] *= count
-        if list(tensor.shape) != expected:
+        expected = self.shape(sizes)
+        if tensor.shape != expected:
             raise UserError(
-                f"found {self.name} of shape {list(tensor.shape)}; needed {expected}, as the config says. Give the "
-                "config.json that belongs to the weights."
+                f"found {self.name} of shape {list(tensor.shape)}; needed {list(expected)}, as the config says. Give "
+                "the config.json that belongs to the weights."
             )
         width = tensor.shape[-1] // count
         own = tensor[..., number * width : (number + 1) * width]
@@ -56,8 +61,44 @@ class HfWeight:
         return turned.reshape([prod(sizes[letter] for letter in group) for group in groups])
 
 
+@dataclass(frozen=True)
+class HfTensor:
+    """One of their tensors: its name and shape, and how it is made of a model's arrays when its turn comes."""
+
+    name: str
+    shape: tuple[int, ...]
+    sources: tuple[str, ...]  # our parameters, in the order of their parts
+    layer: int | None
+    vocab_dimension: int | None  # which of its dimensions counts the vocabulary
+
+
+def hf_tensors(parameters: Any, table: Mapping[str, HfWeight]) -> list[HfTensor]:
+    """Their tensors that a model of these parameters has, in the order of the model, layer by layer."""
+    leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(parameters, is_parameter)[0]}
+    sources: dict[str, list[str]] = {}
+    for name in leaves:
+        sources.setdefault(table[name].name, []).append(name)
+    plain: list[HfTensor] = []
+    by_layer: dict[int, list[HfTensor]] = {}
+    for tensor, names in sources.items():
+        names = sorted(names, key=lambda name: table[name].part)
+        parameter, weight = leaves[names[0]], table[names[0]]
+        is_stacked = parameter.axes[0] == LAYERS
+        sizes = dict(zip(letters_of(names[0]), parameter.shape[is_stacked:], strict=True))
+        vocab = [letter for letter, axis in zip(sizes, parameter.axes[is_stacked:], strict=True) if axis == VOCAB]
+        dimension = weight.axes.split(",").index(vocab[0]) if vocab else None
+        for layer in range(parameter.shape[0]) if is_stacked else [None]:
+            found = HfTensor(tensor.format(layer), weight.shape(sizes), tuple(names), layer, dimension)
+            (plain if layer is None else by_layer.setdefault(layer, [])).append(found)
+    return plain + [one for layer in sorted(by_layer) for one in by_layer[layer]]
+
+
 def import_weights(parameters: Tree, table: Mapping[str, HfWeight], read: Read, dtype: Any = np.float32) -> Tree:
-    """Our arrays, read one tensor at a time; the tree is one of `Parameter`s."""
+    """Our arrays, read one tensor at a time; the tree is one of `Parameter`s.
+
+    Args:
+        dtype: of the arrays; None: as each tensor (of stacked ones, that of the first layer) is.
+    """
 
     def one(path: tuple[Any, ...], parameter: Parameter) -> NDArray[Any]:
         name = path_name(path)
@@ -65,10 +106,12 @@ def import_weights(parameters: Tree, table: Mapping[str, HfWeight], read: Read, 
         is_stacked = parameter.axes[0] == LAYERS
         shape = parameter.shape[1:] if is_stacked else parameter.shape
         sizes = dict(zip(letters, shape, strict=True))
+        first = weight.from_theirs(read(weight.name.format(0)), letters, sizes)
         if not is_stacked:
-            return weight.from_theirs(read(weight.name), letters, sizes).astype(dtype)
-        array = np.empty(parameter.shape, dtype)
-        for layer in range(parameter.shape[0]):
+            return np.array(first, dtype)  # a copy, never a view of a file
+        array = np.empty(parameter.shape, first.dtype if dtype is None else dtype)
+        array[0] = first
+        for layer in range(1, parameter.shape[0]):
             array[layer] = weight.from_theirs(read(weight.name.format(layer)), letters, sizes)
         return array
 
@@ -78,23 +121,30 @@ def import_weights(parameters: Tree, table: Mapping[str, HfWeight], read: Read, 
 
 def export_weights(model: Tree, parameters: Tree, table: Mapping[str, HfWeight]) -> Iterator[tuple[str, NDArray[Any]]]:
     """Their tensors by name, one at a time, layer by layer."""
-    arrays = {path_name(path): array for path, array in jax.tree_util.tree_flatten_with_path(model)[0]}
-    leaves = jax.tree_util.tree_flatten_with_path(parameters, is_leaf=is_parameter)[0]
-    stacked = {path_name(path): parameter.axes[0] == LAYERS for path, parameter in leaves}
-    by_tensor: dict[str, list[str]] = {}
-    for name in arrays:
-        by_tensor.setdefault(table[name].name, []).append(name)
-    for tensor, names in by_tensor.items():
-        names = sorted(names, key=lambda name: table[name].part)
-        layers = arrays[names[0]].shape[0] if stacked[names[0]] else 1
-        for layer in range(layers):
-            parts = [
-                table[name].to_theirs(
-                    np.asarray(arrays[name][layer] if stacked[name] else arrays[name]), letters_of(name)
-                )
-                for name in names
-            ]
-            yield tensor.format(layer), parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+    arrays = arrays_by_name(model)
+    for tensor in hf_tensors(parameters, table):
+        yield tensor.name, export_tensor(arrays, tensor, table)
+
+
+def export_tensor(arrays: Mapping[str, Any], tensor: HfTensor, table: Mapping[str, HfWeight]) -> NDArray[Any]:
+    """One of their tensors, of our arrays; of a stacked array, a layer alone is copied to the host.
+
+    Rows of a vocabulary beyond those that the tensor has are left out.
+    """
+    parts = []
+    for name in tensor.sources:
+        array = arrays[name] if tensor.layer is None else arrays[name][tensor.layer]
+        parts.append(table[name].to_theirs(np.asarray(array), letters_of(name)))
+    whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+    if tensor.vocab_dimension is None:
+        return whole
+    everything = (slice(None),) * tensor.vocab_dimension
+    return whole[(*everything, slice(tensor.shape[tensor.vocab_dimension]))]
+
+
+def arrays_by_name(model: Any) -> dict[str, Any]:
+    """A model's arrays by path: `blocks.attention.w_q_DNH`."""
+    return {path_name(path): array for path, array in jax.tree_util.tree_flatten_with_path(model)[0]}
 
 
 def letters_of(name: str) -> str:

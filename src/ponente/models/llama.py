@@ -6,7 +6,7 @@ width, V vocabulary.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from ponente.config.errors import RefusedError
 from ponente.models.decoding import positions_after, write_behind
+from ponente.models.hf_config import beyond_full_attention, beyond_rotary, refuse_config
 from ponente.models.huggingface import HfWeight
 from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, Tokens
 from ponente.models.parameters import Parameter, stacked
@@ -28,6 +29,9 @@ from ponente.ops.rotary import DefaultRotary, Rotary, RotaryConfig, rotary_at, r
 @dataclass(frozen=True, kw_only=True)
 class LlamaConfig(LmConfig):
     """Sizes of a Llama."""
+
+    hf_model_types: ClassVar[tuple[str, ...]] = ("llama", "qwen3")
+    usual_reference: ClassVar[str | None] = "NousResearch/Llama-2-7b-hf"
 
     hidden_dim: int = 4096
     intermediate_dim: int = 11008
@@ -75,6 +79,14 @@ class LlamaConfig(LmConfig):
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "LlamaConfig":
+        is_qwen3, biased = config.get("model_type") == "qwen3", bool(config.get("attention_bias"))
+        activation = config.get("hidden_act", "silu")
+        unlike = {
+            "attention_bias: true but no biases in the MLP": biased and (is_qwen3 or not config.get("mlp_bias")),
+            "mlp_bias: true but no biases in attention": bool(config.get("mlp_bias")) and not biased and not is_qwen3,
+            f"hidden_act: {activation}": activation not in ACTIVATIONS,
+        }
+        refuse_config(config, unlike | beyond_full_attention(config) | beyond_rotary(config))
         return cls(
             max_seq_len=config["max_position_embeddings"],
             hidden_dim=config["hidden_size"],
@@ -83,12 +95,12 @@ class LlamaConfig(LmConfig):
             num_heads=config["num_attention_heads"],
             num_kv_heads=config.get("num_key_value_heads"),
             head_dim=config.get("head_dim"),
-            activation_function=config.get("hidden_act", "silu"),
+            activation_function=activation,
             initializer_range=config.get("initializer_range", 0.02),
             layer_norm_epsilon=config.get("rms_norm_eps", 1e-6),
             tie_word_embeddings=config.get("tie_word_embeddings", False),
-            use_qk_norm=config.get("model_type") == "qwen3",
-            use_bias=config.get("attention_bias", False),
+            use_qk_norm=is_qwen3,
+            use_bias=biased,
             rope=rotary_from_hf(config),
         )
 
@@ -97,6 +109,11 @@ class LlamaConfig(LmConfig):
             raise RefusedError(
                 "found a Llama with hybrid_norm, input_embedding_norm or without norm weights, which no model of "
                 "transformers has; needed a plain one to export. Leave hf_save_path out."
+            )
+        if self.use_qk_norm and self.use_bias:
+            raise RefusedError(
+                "found a Llama with use_qk_norm and use_bias, of which transformers has only one at a time; needed one "
+                "of them to export. Leave hf_save_path out."
             )
         kind = "Qwen3" if self.use_qk_norm else "Llama"
         return {
@@ -298,6 +315,7 @@ class Llama(eqx.Module):
             if past is not None:
                 k, v = write_behind(kept[0], k, past.length_B), write_behind(kept[1], v, past.length_B)
                 mask, kept = Mask(query_positions_BT=positions_after(past, tokens)), (k, v)
+                k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
             if config.upcast_attn:
                 q, k = q.astype(jnp.float32), k.astype(jnp.float32)
             mixed = attend(q, k, v.astype(q.dtype), mask, backend=config.attn_backend).astype(x_BSD.dtype)

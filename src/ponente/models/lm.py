@@ -7,7 +7,7 @@ is applied by whoever needs logits or a loss. B batch, S sequence, D width, V vo
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import draccus
 import jax
@@ -33,10 +33,14 @@ ACTIVATIONS = {
 class LmConfig(draccus.ChoiceRegistry):
     """A model family's sizes. Register one with `@LmConfig.register_subclass("name")` on a frozen dataclass."""
 
+    hf_model_types: ClassVar[tuple[str, ...]] = ()  # the `model_type`s of config.json that `from_hf` reads
+    usual_reference: ClassVar[str | None] = None  # what `initialize_from_hf: true` means
+
     max_seq_len: int = 2048
     attn_backend: Backend = execution("default")
     gradient_checkpointing: bool | str = execution(True)
     scan_layers: bool = execution(True)
+    reference_checkpoint: str | None = None  # what `initialize_from_hf: true` means, for this one
 
     @classmethod
     def default_choice_name(cls) -> str | None:
@@ -101,14 +105,14 @@ class Dropout:
 class KeyValues:
     """Keys and values of earlier tokens, of all layers or of one; `length_B` tokens of each row are there."""
 
-    keys: Array  # [L, B, S, K, H]
+    keys: Array  # [L, B, K, S, H], the order in which attention reads them
     values: Array
     length_B: Array
 
     @classmethod
     def empty(cls, config: LmConfig, batch: int, length: int, dtype: Any) -> Self:
         layers, heads, size = config.cache_sizes()
-        shape = (layers, batch, length, heads, size)
+        shape = (layers, batch, heads, length, size)
         return cls(keys=jnp.zeros(shape, dtype), values=jnp.zeros(shape, dtype), length_B=jnp.zeros(batch, jnp.int32))
 
 

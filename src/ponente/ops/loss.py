@@ -13,6 +13,22 @@ import jax.numpy as jnp
 from jax import Array
 
 _CHUNK_LOGITS = 1 << 26  # elements of a chunk: 256 MB in float32
+_NO_ID = -1e9  # the logit of a column that stands for no id; -inf would make gradients under a soft cap NaN
+
+
+class _Head(NamedTuple):
+    """How products of hidden states and head become logits."""
+
+    soft_cap: float | None
+    vocab_size: int
+
+    def logits(self, hidden: Array, head: Array) -> Array:
+        logits = jnp.matmul(hidden, head, preferred_element_type=jnp.float32)
+        if self.soft_cap is not None:
+            logits = self.soft_cap * jnp.tanh(logits / self.soft_cap)
+        if self.vocab_size == head.shape[1]:
+            return logits
+        return jnp.where(jnp.arange(head.shape[1]) < self.vocab_size, logits, _NO_ID)
 
 
 class LossSums(NamedTuple):
@@ -31,10 +47,16 @@ def cross_entropy_sums(
     *,
     z_loss: float = 0.0,
     soft_cap: float | None = None,
+    vocab_size: int | None = None,
 ) -> LossSums:
-    """Weighted sums of -log softmax(hidden · head)[target] (+ z_loss · logsumexp²)."""
+    """Weighted sums of -log softmax(hidden · head)[target] (+ z_loss · logsumexp²).
+
+    Args:
+        vocab_size: how many columns of the head stand for ids; those behind them have no probability.
+    """
+    head = _Head(soft_cap, head_DV.shape[1] if vocab_size is None else vocab_size)
     chunks = _chunks(hidden_RD.shape[0], head_DV.shape[1])
-    loss, cross_entropy = _sums(hidden_RD, head_DV, targets_R, weights_R.astype(jnp.float32), z_loss, soft_cap, chunks)
+    loss, cross_entropy = _sums(hidden_RD, head_DV, targets_R, weights_R.astype(jnp.float32), z_loss, head, chunks)
     return LossSums(loss, cross_entropy, weights_R.sum(dtype=jnp.float32))
 
 
@@ -46,10 +68,10 @@ def _chunks(rows: int, vocabulary: int) -> int:
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
 def _sums(
-    hidden: Array, head: Array, targets: Array, weights: Array, z_loss: float, soft_cap: float | None, chunks: int
+    hidden: Array, head: Array, targets: Array, weights: Array, z_loss: float, kind: _Head, chunks: int
 ) -> tuple[Array, Array]:
     def chunk(total: Array, part: tuple[Array, ...]) -> tuple[Array, None]:
-        losses, entropies, _, _ = _of_logits(_logits(part[0], head, soft_cap), part[1], z_loss)
+        losses, entropies, _, _ = _of_logits(kind.logits(part[0], head), part[1], z_loss)
         return total + jnp.stack([(losses * part[2]).sum(), (entropies * part[2]).sum()]), None
 
     totals, _ = jax.lax.scan(chunk, jnp.zeros(2, jnp.float32), _split((hidden, targets, weights), chunks))
@@ -57,22 +79,22 @@ def _sums(
 
 
 def _forward(
-    hidden: Array, head: Array, targets: Array, weights: Array, z_loss: float, soft_cap: float | None, chunks: int
+    hidden: Array, head: Array, targets: Array, weights: Array, z_loss: float, kind: _Head, chunks: int
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """The sums, and the gradients of the loss by hidden states and head."""
 
     def chunk(carry: tuple[Array, Array], part: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
         total, head_gradient = carry
         hidden_part, target_part, weight_part = part
-        logits = _logits(hidden_part, head, soft_cap)
+        logits = kind.logits(hidden_part, head)
         losses, entropies, shifted_sum, maximum = _of_logits(logits, target_part, z_loss)
         total = total + jnp.stack([(losses * weight_part).sum(), (entropies * weight_part).sum()])
         log_normalizer = jnp.log(shifted_sum) + maximum
         slope = weight_part * (1 + 2 * z_loss * log_normalizer)
         is_target = jnp.arange(logits.shape[1])[None, :] == target_part[:, None]
         by_logits = jnp.exp(logits - log_normalizer[:, None]) * slope[:, None] - is_target * weight_part[:, None]
-        if soft_cap is not None:
-            by_logits = by_logits * (1 - (logits / soft_cap) ** 2)
+        if kind.soft_cap is not None:
+            by_logits = by_logits * (1 - (logits / kind.soft_cap) ** 2)
         by_logits = by_logits.astype(hidden_part.dtype)
         head_gradient = head_gradient + jnp.matmul(hidden_part.T, by_logits, preferred_element_type=jnp.float32)
         return (total, head_gradient), jnp.matmul(by_logits, head.T, preferred_element_type=jnp.float32).astype(
@@ -85,18 +107,13 @@ def _forward(
 
 
 def _backward(
-    z_loss: float, soft_cap: float | None, chunks: int, gradients: tuple[Array, Array], by: tuple[Array, Array]
+    z_loss: float, kind: _Head, chunks: int, gradients: tuple[Array, Array], by: tuple[Array, Array]
 ) -> tuple[Array, Array, None, None]:
     by_hidden, by_head = gradients
     return (by_hidden * by[0]).astype(by_hidden.dtype), (by_head * by[0]).astype(by_head.dtype), None, None
 
 
 _sums.defvjp(_forward, _backward)
-
-
-def _logits(hidden: Array, head: Array, soft_cap: float | None) -> Array:
-    logits = jnp.matmul(hidden, head, preferred_element_type=jnp.float32)
-    return logits if soft_cap is None else soft_cap * jnp.tanh(logits / soft_cap)
 
 
 def _of_logits(logits: Array, targets: Array, z_loss: float) -> tuple[Array, Array, Array, Array]:
@@ -110,3 +127,17 @@ def _of_logits(logits: Array, targets: Array, z_loss: float) -> tuple[Array, Arr
 
 def _split(parts: tuple[Array, ...], chunks: int) -> tuple[Array, ...]:
     return tuple(part.reshape(chunks, -1, *part.shape[1:]) for part in parts)
+
+
+def entropy_sum(hidden_RD: Array, head_DV: Array, weights_R: Array, vocab_size: int) -> Array:
+    """The weighted sum of the entropies of softmax(hidden · head), in nats."""
+    kind = _Head(None, vocab_size)
+
+    def chunk(total: Array, part: tuple[Array, ...]) -> tuple[Array, None]:
+        log_probabilities = jax.nn.log_softmax(kind.logits(part[0], head_DV))
+        entropies = -jnp.sum(jnp.exp(log_probabilities) * log_probabilities, axis=-1)
+        return total + (entropies * part[1]).sum(), None
+
+    chunks = _chunks(hidden_RD.shape[0], head_DV.shape[1])
+    total, _ = jax.lax.scan(chunk, jnp.zeros((), jnp.float32), _split((hidden_RD, weights_R), chunks))
+    return total

@@ -68,8 +68,8 @@ def write_array(path: str, array: NDArray[Any], context: ts.Context, *, chunk_el
     }
     with naming_failure(path):
         tensor = ts.open(spec, create=True, context=context).result()
-        if len(array):
-            tensor.write(array).result()
+        if len(array):  # encoded where it lies, not from a copy: nobody changes it before this returns
+            tensor.write(array, can_reference_source_data_indefinitely=True).result()
 
 
 def _compression(dtype: np.dtype[Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from functools import partial
 from ponente.tokens.definition import TokenizerDefinition
 from ponente.tokens.engine import Engine, Trial
 
-_loaded: dict[str, Engine] = {}  # by fingerprint; before this process was forked
+_loaded: dict[str, Engine] = {}  # by the text of their definition; before this process was forked
 
 
 def loading(definition: TokenizerDefinition, threads: int) -> Callable[[], None]:
@@ -20,7 +20,7 @@ def _load(definition: TokenizerDefinition, threads: int) -> None:
 
     os.environ["FASTOKENS_BPE_THREADS"] = str(threads)
     try:
-        _loaded[definition.fingerprint] = FastEngine(definition)
+        _loaded[definition.text] = FastEngine(definition)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # noqa: BLE001 (a panic in Rust is no Exception)
@@ -32,7 +32,7 @@ def fast_engine(definition: TokenizerDefinition, trial: Trial) -> tuple[Engine |
     from ponente.tokens.fast import FastEngine
 
     try:
-        fast = _loaded.get(definition.fingerprint) or FastEngine(definition)
+        fast = _loaded.get(definition.text) or FastEngine(definition)
         reason = trial.failure_of(fast)
     except (KeyboardInterrupt, SystemExit):
         raise

@@ -39,7 +39,7 @@ PASSED_OVER = (
     *NOT_DATA,
     *("data.auto_build_caches", "data.train_weights", "data.mixture_block_size", "data.stop_strategy", "data.shuffle"),
     *("data.permutation_type", "data.max_train_batches", "data.num_validation_sequences"),
-    *("data.block_cross_document_attention", "data.target_budget", "data.experiment_budget"),
+    *("data.block_cross_document_attention", "data.shift_epochs", "data.target_budget", "data.experiment_budget"),
     *("data.max_documents_per_row", "data.over_length", "data.components.*.over_length"),
     *("data.pack", "data.tags", "data.components.*.pack", "data.components.*.tags", "data.components.*.format.pack"),
 )

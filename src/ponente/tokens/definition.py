@@ -51,7 +51,6 @@ class TokenizerDefinition:
 
     name: str
     text: str  # tokenizer.json as engines read it, without truncation and padding
-    fingerprint: str
     vocab_size: int
     named_tokens: dict[str, str]  # {"eos_token": "</s>", …}
     bos_id: int | None
@@ -63,6 +62,11 @@ class TokenizerDefinition:
     def parsed(self) -> dict[str, Any]:
         """`text` as data."""
         return msgspec.json.decode(self.text, type=dict[str, Any])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of what ids depend on, the same for every layout, key order and age of the file."""
+        return _fingerprint(self.parsed, self.bos_id, self.eos_id)
 
     def ids(self) -> dict[str, int]:
         """Every token with its id, added ones included."""
@@ -103,7 +107,6 @@ def define(name: str, files: Mapping[str, bytes]) -> TokenizerDefinition:
         name=name,
         text=msgspec.json.encode(parsed).decode(),
         vocab_size=max(ids.values(), default=-1) + 1,
-        fingerprint=_fingerprint(parsed, bos, eos),
         named_tokens=named,
         bos_id=bos,
         eos_id=eos,
@@ -209,7 +212,6 @@ def _byte_level(name: str, files: Mapping[str, bytes], config: dict[str, Any], n
 
 
 def _fingerprint(parsed: dict[str, Any], bos: int | None, eos: int | None) -> str:
-    """A digest of what ids depend on, the same for every layout, key order and age of the file."""
     model = dict(parsed["model"])
     model.setdefault("type", "BPE" if "merges" in model else "Unigram" if "unk_id" in model else "WordPiece")
     if "merges" in model:  # "a b" in older files, ["a", "b"] in newer ones

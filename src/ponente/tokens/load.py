@@ -51,7 +51,7 @@ def load_tokenizer(
                 "may have; set data.vocab_size"
             )
         return PassthroughTokenizer(vocab_size)
-    definition = define(name, _files(name))
+    definition = define(name, tokenizer_files(name))
     if on_defined is not None:
         on_defined(definition)
     reference = ReferenceEngine(definition)
@@ -82,7 +82,7 @@ def _is_text(text: object) -> bool:
         return False
 
 
-def _files(name: str) -> dict[str, bytes]:
+def tokenizer_files(name: str) -> dict[str, bytes]:
     files = read_folder(name)
     if files is None:
         if "://" in name or name.startswith(("/", "./", "../", "~")) or name.endswith("tokenizer.json"):

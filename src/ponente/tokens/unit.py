@@ -70,6 +70,11 @@ class UnitBuild:
         return self.row_format.encoder(self.tokenizer, self.options)
 
     @cached_property
+    def buffers(self) -> "dict[str, _Buffer]":
+        """Where the columns of one unit after the other are gathered."""
+        return {column: _Buffer(dtype, self.segment_tokens) for column, dtype in self.columns.items()}
+
+    @cached_property
     def context(self) -> ts.Context:
         """Where TensorStore writes from."""
         return write_context()
@@ -88,7 +93,9 @@ class _SegmentCutter:
         self.tokens = 0
         self.is_done = False
         self._take_published()
-        self._columns = {column: _Buffer(dtype, build.segment_tokens) for column, dtype in build.columns.items()}
+        self._columns = build.buffers
+        for buffer in self._columns.values():
+            buffer.drop(buffer.length)  # of a unit that failed
         self._lengths: list[NDArray[np.int64]] = []
         self._row_numbers: list[NDArray[np.int64]] = []
         self._empty: list[int] = []

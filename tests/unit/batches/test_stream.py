@@ -346,3 +346,33 @@ def test_many_threads_may_read_one_cache(make_cache: MakeCache, monkeypatch: pyt
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@slow
+@given(shuffle=shuffles, epoch=st.integers(1, 10**6))
+def test_shifted_epochs_cut_the_same_tokens_at_other_places(
+    make_cache: MakeCache, shuffle: bool | int | BlockShuffleConfig, epoch: int
+) -> None:
+    plain = stream_of(make_cache, MixtureConfig(shuffle=shuffle), names=["web"]).datasets[0]
+    shifted = stream_of(make_cache, MixtureConfig(shuffle=shuffle, shift_epochs=True), names=["web"]).datasets[0]
+    length, tokens = shifted.length, plain.rows.cache.tokens
+    assert length == plain.length - 1
+    first = shifted.spans(np.arange(length))[0]
+    assert sorted(first.tolist()) == [row * SHAPE.length for row in range(length)]
+    starts, stops = shifted.spans(np.arange(length) + epoch * length)
+    (offset,) = {start % SHAPE.length for start in starts.tolist()}
+    assert sorted(starts.tolist()) == [row * SHAPE.length + offset for row in range(length)]
+    assert (stops > starts).all()
+    assert stops.max() <= tokens
+
+
+def test_epochs_are_shifted_differently_and_not_where_rows_are_held_out(make_cache: MakeCache) -> None:
+    stream = stream_of(make_cache, MixtureConfig(shift_epochs=True), names=["web"])
+    dataset = stream.datasets[0]
+    starts = dataset.spans(np.arange(40) * dataset.length)[0]
+    assert len(set((starts % SHAPE.length).tolist())) == SHAPE.length
+    packed_rows = stream_of(make_cache, MixtureConfig(shift_epochs=True), policy=RowPolicy(packing="packed"))
+    plain = stream_of(make_cache, MixtureConfig(), policy=RowPolicy(packing="packed"))
+    assert same(packed_rows.batch(1000), plain.batch(1000))
+    with pytest.raises(RefusedError, match=r"found data\.shift_epochs beside data\.num_validation_sequences"):
+        stream_of(make_cache, MixtureConfig(shift_epochs=True, num_validation_sequences={"web": 2}), names=["web"])

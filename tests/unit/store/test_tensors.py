@@ -44,6 +44,16 @@ def test_equal_arrays_are_equal_files(tmp_path: Path) -> None:
     assert len(files[0]) == 2  # metadata, and one file of data
 
 
+def test_an_array_may_be_changed_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    context = write_context()
+    array = np.arange(100_000, dtype="uint32")
+    write_array(str(tmp_path / "a"), array, context)
+    array[:] = 7
+    for one in (context, None):
+        found = open_array(str(tmp_path / "a"), one).read().result()
+        np.testing.assert_array_equal(found, np.arange(100_000))
+
+
 @given(start=st.integers(0, 100_000), length=st.integers(0, 100_000))
 @settings(max_examples=30, deadline=None)
 def test_any_span_can_be_read(tmp_path_factory: pytest.TempPathFactory, start: int, length: int) -> None:

@@ -1,11 +1,14 @@
 """Building caches: exact rows, equal bytes however they were made, resumed, refused where something differs."""
 
 import hashlib
+import itertools
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -290,6 +293,26 @@ def test_a_format_that_gives_nonsense_is_refused(spec: CacheSpec, columns: dict[
 
     with pytest.raises(RefusedError, match=re.escape(said)):
         build_cache(replace(spec, row_format=Careless()), workers=0)
+
+
+def test_a_unit_that_is_tried_again_has_nothing_of_the_first_try(spec: CacheSpec, tmp_path: Path) -> None:
+    class Stumbling(TextFormat):
+        def encoder(self, tokenizer: Tokenizer, options: EncoderOptions) -> Encoder:
+            encode, calls = super().encoder(tokenizer, options), itertools.count()
+
+            def encode_or_stumble(values: Mapping[str, list[Any]]) -> EncodedRows:
+                if next(calls) == 1:  # after a first batch
+                    raise OSError("the network stumbled")
+                return encode(values)
+
+            return encode_or_stumble
+
+    texts = ["wind " * 150_000, "sea " * 200_000, "sand " * 100_000]  # more than a batch
+    spec = with_lines(replace(spec, segment_tokens=1 << 23), tmp_path, [json.dumps({"text": text}) for text in texts])
+    build_cache(replace(spec, row_format=Stumbling()), workers=0)
+    build_cache(replace(spec, path=str(tmp_path / "other")), workers=0)
+    assert open_cache(spec.path).rows == 3
+    assert files_of(spec.path) == files_of(str(tmp_path / "other"))
 
 
 def test_splits_of_a_source_that_is_gone_are_those_with_finished_caches(

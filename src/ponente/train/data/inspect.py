@@ -137,7 +137,7 @@ class _Row:
             f"row {self.row}: {dataset.name}, its row {row_number:,}, epoch {position // dataset.length}, "
             f"{predicted:,} of {length:,} predictions count"
         )
-        (start,), (stop,) = (part.tolist() for part in dataset.rows.spans(np.array([row_number])))
+        (start,), (stop,) = (part.tolist() for part in dataset.spans(np.array([position])))
         yield from self._documents(min(stop - start, length), dataset.rows.crosses_documents, tokenizer, look)
         borders, _ = dataset.rows.cache.document_starts(
             dataset.rows.cache.pieces(np.array([start]), np.array([min(stop, start + length)]))

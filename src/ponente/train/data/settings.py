@@ -1,12 +1,10 @@
 """What `ponente data` reads of a training config: the data section, and how long a row, a batch and a run are."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ponente.batches.schedule import BatchSchedule, BatchStage
+from ponente.batches.schedule import BatchSchedule
 from ponente.batches.shape import BatchShape
-from ponente.batches.stream import BatchStream
 from ponente.batches.training import TrainingData, training_data
 from ponente.config.errors import RefusedError
 from ponente.config.load import load_config
@@ -14,12 +12,10 @@ from ponente.tokens.command import NOT_DATA
 from ponente.tokens.spec import cache_specs
 from ponente.train.data.caches import OpenData
 from ponente.train.data.config import TrainDataConfig
-
-logger = logging.getLogger(__name__)
+from ponente.train.length import RunLength
 
 _ROW_LENGTHS = {"gpt2": 1024}  # where the config says nothing, by the type of model
 _ROW_LENGTH = 2048
-_STEPS = 400_000
 _TRAINER_KEYS = (  # that batches do not depend on
     *("mp", "id", "per_device_parallelism", "per_device_eval_parallelism", "steps_per_eval", "max_eval_batches"),
     *("load_checkpoint", "load_checkpoint_path", "initialize_from", "allow_partial_checkpoint", "log_dir", "wandb"),
@@ -42,44 +38,6 @@ _PASSED_OVER = (
     *(f"trainer.{key}" for key in _TRAINER_KEYS),
     *(f"model.{key}" for key in _MODEL_KEYS),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunLength:
-    """The part of the trainer's section that batches follow from."""
-
-    train_batch_size: int | list[BatchStage] = 512
-    seed: int = 0
-    num_train_steps: int | None = None
-    num_train_tokens: int | None = None
-    num_train_epochs: int | None = None
-
-    def check(self) -> None:
-        """Refuses lengths that make no sense, or more than one."""
-        given = {
-            "num_train_steps": self.num_train_steps,
-            "num_train_tokens": self.num_train_tokens,
-            "num_train_epochs": self.num_train_epochs,
-        }
-        said = [f"trainer.{key}: {value}" for key, value in given.items() if value is not None]
-        if len(said) > 1:
-            raise RefusedError(f"found {' and '.join(said)}; needed at most one of them. Keep the one that counts.")
-        if any(value is not None and value < 1 for value in given.values()):
-            raise RefusedError(f"found {said[0]}; needed 1 or more. Change it.")
-
-    def steps(self, stream: BatchStream) -> int:
-        """How many steps the run takes, in whichever way its length was given; no more than the data last."""
-        self.check()
-        if self.num_train_epochs is not None:
-            asked = stream.steps_for_epochs(self.num_train_epochs)
-        elif self.num_train_tokens is not None:
-            asked = stream.steps_for_tokens(self.num_train_tokens)
-        else:
-            asked = _STEPS if self.num_train_steps is None else self.num_train_steps
-        if stream.steps is None or asked <= stream.steps:
-            return asked
-        logger.warning("the data last %s steps with this stop_strategy, not %s", f"{stream.steps:,}", f"{asked:,}")
-        return stream.steps
 
 
 @dataclass(frozen=True, kw_only=True)

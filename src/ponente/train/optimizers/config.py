@@ -32,8 +32,14 @@ class OptimizerConfig(ScheduleConfig, draccus.ChoiceRegistry):
         Args:
             parameters: the tree of `Parameter`s of the model that is trained.
         """
-        parts = [] if self.max_grad_norm is None else [optax.clip_by_global_norm(self.max_grad_norm)]
-        parts.append(self.direction(parameters))
+        unclipped = self.unclipped(parameters, num_train_steps)
+        if self.max_grad_norm is None:
+            return unclipped
+        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), unclipped)
+
+    def unclipped(self, parameters: Any, num_train_steps: int) -> optax.GradientTransformation:
+        """All of it but the clipping."""
+        parts = [self.direction(parameters)]
         if self.weight_decay:
             parts.append(optax.add_decayed_weights(self.weight_decay, self.decayed(parameters)))
         parts.append(optax.scale_by_learning_rate(self.learning_rates(num_train_steps)))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import draccus
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -179,7 +180,8 @@ class ScheduleConfig:
             if decay:
                 parts.append(shape.schedule(Descent(self.learning_rate, floor, warmup, decay)))
                 ends.append(end)
-            previous = float(parts[-1](decay if decay else length))
+            with jax.ensure_compile_time_eval():  # an optimizer may be built while a program is traced
+                previous = float(parts[-1](decay if decay else length))
         return optax.join_schedules(parts, ends[:-1])
 
     def _shape(self) -> DecayConfig:

@@ -95,6 +95,15 @@ def test_blocks_hold_all_lines_with_their_numbers_whatever_the_chunks_are(data: 
     ]
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from([b"", b"a", b"b\r", b"c" * 700, b"d" * 5000]), max_size=40), st.integers(1, 3000))
+def test_long_and_short_lines_may_follow_each_other(lines: list[bytes], size: int) -> None:
+    data = b"\n".join([*lines, b"last"])
+    chunks = [data[at : at + size] for at in range(0, len(data), size)]
+    found = [line for block in line_blocks(chunks, block_bytes=1000) for line in block.lines]
+    assert found == [*lines, b"last"]
+
+
 @pytest.mark.parametrize(
     ("line", "found"),
     [

@@ -126,3 +126,14 @@ def test_the_power_schedule_follows_tokens_below_the_peak() -> None:
     rates = AdamConfig(learning_rate=1e-1, warmup=10.0, lr_schedule=shape).learning_rates(100_000)
     assert float(rates(10)) == pytest.approx(0.1)
     assert float(rates(90_010)) == pytest.approx(32 * 4.6 * (90_000 * 32 * 128) ** -0.51, rel=1e-4)
+
+
+def test_rewarmup_is_the_warmup_of_every_cycle_but_the_first() -> None:
+    rates = AdamConfig(learning_rate=1.0, min_lr_ratio=0.0, warmup=0, cycles=2, rewarmup=5, decay=0).learning_rates(40)
+    plain = AdamConfig(learning_rate=1.0, min_lr_ratio=0.0, warmup=0, cycles=2, decay=10).learning_rates(40)
+    rewarmed = AdamConfig(learning_rate=1.0, min_lr_ratio=0.0, warmup=0, cycles=2, decay=10, rewarmup=5)
+    again = rewarmed.learning_rates(40)
+    assert float(rates(30)) == 1.0
+    assert float(plain(22)) == 1.0
+    assert 0.0 < float(again(22)) < 1.0
+    assert float(again(2)) == float(plain(2)) == 1.0

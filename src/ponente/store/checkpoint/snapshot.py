@@ -1,0 +1,165 @@
+"""Arrays of the devices in host memory: one copy, whole before the caller goes on and gives its buffers away.
+
+In: JAX arrays, sharded or not. Out: each shard once (no replicas), as NumPy arrays that nobody else writes to. Nothing
+is gathered. Host memory is bounded by one copy of the state, kept for the next snapshot, and a window of transfers.
+"""
+
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from ponente.config.errors import RefusedError
+from ponente.store.checkpoint.record import ArrayRecord
+
+Index = tuple[slice, ...]
+WINDOW_BYTES = 1 << 30  # of transfers at once, or one shard
+_COPY_BYTES = 1 << 25  # by one thread at a time
+_THREADS = min(8, os.cpu_count() or 1)
+_PINNED = "pinned_host"
+_STORABLE = {
+    *("bool", "int4", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "complex64"),
+    *("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"),
+}
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostArray:
+    """An array in host memory, in the pieces that its sharding gives; `shape` is as it lies on disk."""
+
+    record: ArrayRecord
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    shard_shape: tuple[int, ...]
+    shards: list[tuple[Index, NDArray[Any]]]
+
+
+class Staging:
+    """Host memory for one snapshot at a time, kept for the next: as large as the state once it has been used."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, int], NDArray[Any]] = {}
+        self._in_use = threading.Lock()
+        self.has_pinned = True  # until the runtime says otherwise, for it takes seconds to say so
+
+    def acquire(self) -> None:
+        """Waits until no snapshot lies in it."""
+        self._in_use.acquire()
+
+    def release(self) -> None:
+        """Gives it back, from any thread."""
+        self._in_use.release()
+
+    def buffer(self, name: str, number: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """The memory that the shard of this name and number had the last time, if it is still the same."""
+        buffer = self._buffers.get((name, number))
+        if buffer is None or buffer.shape != shape or buffer.dtype != dtype:
+            buffer = self._buffers[name, number] = np.empty(shape, dtype)
+        return buffer
+
+    def forget_all_but(self, names: Mapping[str, object]) -> None:
+        """Frees what arrays had that are no longer there."""
+        self._buffers = {key: buffer for key, buffer in self._buffers.items() if key[0] in names}
+
+
+def take_snapshot(arrays: Mapping[str, jax.Array], staging: Staging) -> dict[str, HostArray]:
+    """Copies all arrays to the host; when it returns, the devices' buffers may be donated or deleted."""
+    staging.forget_all_but(arrays)
+    records = {name: _record(name, array) for name, array in arrays.items()}
+    taken: dict[str, HostArray] = {}
+    sources: list[tuple[jax.Array, NDArray[Any]]] = []
+    for name, given in arrays.items():
+        array = jax.random.key_data(given) if records[name].key_impl else given
+        shards = [(shard.index, shard.data) for shard in array.addressable_shards if shard.replica_id == 0]
+        dtype = np.dtype(array.dtype)
+        buffers = [staging.buffer(name, number, data.shape, dtype) for number, (_, data) in enumerate(shards)]
+        sources += zip([data for _, data in shards], buffers, strict=True)
+        taken[name] = HostArray(
+            record=records[name],
+            shape=array.shape,
+            dtype=dtype,
+            shard_shape=array.sharding.shard_shape(array.shape),
+            shards=list(zip([index for index, _ in shards], buffers, strict=True)),
+        )
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="snapshot") as threads:
+        for window in _windows(sources):
+            _copy(window, staging, threads)
+    return taken
+
+
+def _copy(window: list[tuple[jax.Array, NDArray[Any]]], staging: Staging, threads: ThreadPoolExecutor) -> None:
+    """Copies some shards into their buffers; what their transfers took on the host is free when it returns."""
+    arriving = [(_begin_transfer(data, staging), buffer) for data, buffer in window]
+    for data, buffer in arriving:
+        list(threads.map(lambda part: np.copyto(*part), _copy_parts(np.asarray(data), buffer)))
+
+
+def _record(name: str, array: jax.Array) -> ArrayRecord:
+    if not array.is_fully_addressable:
+        raise RefusedError(
+            f"found {name} with parts on devices of other processes; needed arrays of this process alone, for now. "
+            "Train with one process."
+        )
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        impl = str(jax.random.key_impl(array))
+        return ArrayRecord(shape=array.shape, dtype=str(array.dtype), key_impl=impl)
+    if array.dtype.name not in _STORABLE:
+        raise RefusedError(
+            f"found {name} of type {array.dtype.name}; needed one of {', '.join(sorted(_STORABLE))}. Cast it before."
+        )
+    return ArrayRecord(shape=array.shape, dtype=array.dtype.name)
+
+
+def _windows(sources: list[tuple[jax.Array, NDArray[Any]]]) -> Iterator[list[tuple[jax.Array, NDArray[Any]]]]:
+    """The shards in groups that are moved together, of `WINDOW_BYTES` or of one shard."""
+    window: list[tuple[jax.Array, NDArray[Any]]] = []
+    for source in sources:
+        if window and sum(buffer.nbytes for _, buffer in window) + source[1].nbytes > WINDOW_BYTES:
+            yield window
+            window = []
+        window.append(source)
+    yield window
+
+
+def _begin_transfer(data: jax.Array, staging: Staging) -> jax.Array:
+    """Begins to move a shard to the host; what lies there already stays as it is.
+
+    Pinned memory takes transfers at the full speed of the bus, and the runtime keeps it for the next ones.
+    """
+    [device] = data.devices()
+    if device.platform == "cpu" or data.sharding.memory_kind == _PINNED:
+        return data
+    if staging.has_pinned and _PINNED in {memory.kind for memory in device.addressable_memories()}:
+        try:
+            pinned: jax.Array = jax.device_put(data, data.sharding.with_memory_kind(_PINNED))
+        except jax.errors.JaxRuntimeError as error:
+            logger.warning("checkpoints are copied the slow way, without pinned host memory: %s", error)
+            staging.has_pinned = False
+        else:
+            return pinned
+    # An array keeps the host's copy of itself as long as it lives; this one is gone when we are done.
+    fresh: jax.Array = jax.device_put(data, data.sharding)
+    fresh.copy_to_host_async()
+    return fresh
+
+
+def _copy_parts(source: NDArray[Any], target: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Pairs of target and source that together are the whole, each small enough for threads to share the work."""
+    if not source.flags.c_contiguous or source.nbytes <= _COPY_BYTES:
+        yield target, source
+        return
+    flat_source, flat_target = source.reshape(-1), target.reshape(-1)
+    step = _COPY_BYTES // source.itemsize
+    for start, stop in itertools.pairwise([*range(0, source.size, step), source.size]):
+        yield flat_target[start:stop], flat_source[start:stop]

@@ -1,0 +1,146 @@
+"""Where a run begins: at its own last checkpoint, at another run's, at a Hugging Face model, or at random weights.
+
+A run's own checkpoint goes before all others, so that the same command starts a run and goes on with it.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import optax
+
+from ponente.config.errors import RefusedError
+from ponente.models.hf_import import load_hf_weights
+from ponente.models.vocabulary import padded
+from ponente.store.checkpoint import CheckpointMetadata, load, newest, read_metadata
+from ponente.store.checkpoint.record import find_metadata
+from ponente.store.paths import absolute
+from ponente.train.setup import ModelSetup, Setup
+from ponente.train.state import TrainState, first_state, named_arrays, state_of, with_arrays
+from ponente.train.trainer import TrainerConfig
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """The checkpoint that a run goes on from, and what it says of itself."""
+
+    path: str
+    metadata: CheckpointMetadata
+
+    @property
+    def step(self) -> int:
+        return self.metadata.step
+
+
+def find_resumption(trainer: TrainerConfig, places: list[str]) -> Resumption | None:
+    """The checkpoint to go on from, if there is one; nothing of its arrays is read yet.
+
+    Args:
+        places: where the run's own checkpoints lie.
+    """
+    if trainer.load_checkpoint_path is not None:
+        path = checkpoint_at(trainer.load_checkpoint_path, "trainer.load_checkpoint_path")
+        return Resumption(path, read_metadata(path))
+    if trainer.load_checkpoint is False:
+        return None
+    found = [Resumption(path, read_metadata(path)) for path in map(newest, places) if path is not None]
+    if found:
+        return max(found, key=lambda one: one.step)
+    if trainer.load_checkpoint is True:
+        raise RefusedError(
+            f"found no checkpoint in {' or '.join(places)}, but trainer.load_checkpoint: true; needed one. Set "
+            "trainer.id to the run's, or leave load_checkpoint out."
+        )
+    return None
+
+
+def checkpoint_at(place: str, key: str) -> str:
+    """A checkpoint, or the newest one in a folder of them.
+
+    Args:
+        key: where the place was written, for the error.
+    """
+    folder = absolute(place)
+    path = folder if find_metadata(folder) is not None else newest(folder)
+    if path is None:
+        raise RefusedError(
+            f"found no checkpoint at {key}: {place}; needed one (step-1000), or a folder of several. Check the path."
+        )
+    return path
+
+
+def begin(setup: Setup, resumption: Resumption | None) -> TrainState:
+    """The state of a run before its next step, on the device."""
+    config, trainer = setup.config, setup.config.trainer
+    is_partial = trainer.allow_partial_checkpoint
+    if resumption is not None:
+        logger.info("going on at step %s, from %s", f"{resumption.step:,}", resumption.path)
+        return _loaded(setup, resumption.path, is_partial=is_partial)
+    if trainer.initialize_from is not None:
+        path = checkpoint_at(trainer.initialize_from, "trainer.initialize_from")
+        return _loaded(setup, path, is_partial=is_partial)
+    if config.initialize_from_checkpoint_path is not None:
+        path = checkpoint_at(config.initialize_from_checkpoint_path, "initialize_from_checkpoint_path")
+        return _loaded(setup, path, is_partial=is_partial).restarted()
+    if config.initialize_model_from_checkpoint_path is not None:
+        path = checkpoint_at(config.initialize_model_from_checkpoint_path, "initialize_model_from_checkpoint_path")
+        return _with_weights(setup, _weights(setup, path, is_partial=is_partial))
+    if setup.hf is not None:
+        dtype = trainer.precision.parameters
+        return _with_weights(
+            setup, load_hf_weights(setup.hf, setup.model, padded(setup.vocab_size), dtype, extra_rows="cut")
+        )
+    return _first(setup)
+
+
+def _first(setup: Setup) -> TrainState:
+    state: TrainState = jax.jit(lambda: _traced(setup, setup.optimizer))()
+    return state
+
+
+def abstract_state(setup: Setup) -> TrainState:
+    """The shapes of a run's state."""
+    return abstract_state_of(setup, setup.optimizer)
+
+
+def abstract_state_of(model: ModelSetup, optimizer: optax.GradientTransformation) -> TrainState:
+    """The shapes of the state of a run of this model, whatever its data."""
+    shapes: TrainState = jax.eval_shape(lambda: _traced(model, optimizer))
+    return shapes
+
+
+def _traced(model: ModelSetup, optimizer: optax.GradientTransformation) -> TrainState:
+    trainer = model.config.trainer
+    return first_state(
+        model.parameters,
+        optimizer,
+        trainer.seed,
+        trainer.precision.parameters,
+        is_averaged=trainer.model_averaging is not None,
+    )
+
+
+def _loaded(setup: Setup, path: str, *, is_partial: bool) -> TrainState:
+    shapes = abstract_state(setup)
+    arrays = load(path, named_arrays(shapes), allow_missing=is_partial)
+    state = (
+        with_arrays(_first(setup), arrays) if len(arrays) < len(named_arrays(shapes)) else with_arrays(shapes, arrays)
+    )
+    whole: TrainState = state
+    return whole
+
+
+def _weights(setup: Setup, path: str, *, is_partial: bool) -> Any:
+    """The weights of a checkpoint; those that it lacks, where that is allowed, as they would begin."""
+    model = {f"model.{name}": shape for name, shape in named_arrays(abstract_state(setup).model).items()}
+    arrays = {name.removeprefix("model."): array for name, array in load(path, model, allow_missing=is_partial).items()}
+    return with_arrays(_first(setup).model if len(arrays) < len(model) else abstract_state(setup).model, arrays)
+
+
+def _with_weights(setup: Setup, model: Any) -> TrainState:
+    is_averaged = setup.config.trainer.model_averaging is not None
+    state: TrainState = jax.jit(lambda model: state_of(model, setup.optimizer, is_averaged=is_averaged))(model)
+    return state

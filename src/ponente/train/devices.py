@@ -1,0 +1,40 @@
+"""The devices of a run, and settings of JAX that must be made before they are touched."""
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+from ponente.config.errors import RefusedError
+from ponente.train.trainer import TrainerConfig
+
+_DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
+_DEFAULTS: Mapping[str, Any] = {"jax_threefry_partitionable": True}
+
+logger = logging.getLogger(__name__)
+
+
+def prepare_devices(trainer: TrainerConfig) -> None:
+    """Applies the trainer's settings of JAX, and refuses a machine without an accelerator where one is required."""
+    if trainer.deterministic and _DETERMINISTIC not in (flags := os.environ.get("XLA_FLAGS", "")):
+        os.environ["XLA_FLAGS"] = f"{flags} {_DETERMINISTIC}".strip()
+    if trainer.jax_compilation_cache_dir is not None:
+        jax.config.update("jax_compilation_cache_dir", trainer.jax_compilation_cache_dir)
+        compilation_cache.reset_cache()  # or the folder of an earlier run in this process would be used
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    for key, value in {**_DEFAULTS, **trainer.jax_config}.items():
+        jax.config.update(key, value)
+    if trainer.require_accelerator and jax.default_backend() == "cpu":
+        raise RefusedError(
+            "found no accelerator (JAX sees CPUs alone), but trainer.require_accelerator: true; needed a GPU or TPU. "
+            "Install JAX for it (pip install 'ponente[gpu]'), or remove the key."
+        )
+
+
+def describe_devices() -> str:
+    """The devices in words: `1 NVIDIA H200`."""
+    devices = jax.devices()
+    return f"{len(devices)} {devices[0].device_kind}"

@@ -1,0 +1,47 @@
+"""What training minimises and evaluation measures: the weighted cross-entropy of a model on a batch, as sums."""
+
+from jax import Array
+
+from ponente.batches.batch import Batch
+from ponente.models.lm import Dropout, LanguageModel, Tokens
+from ponente.ops.attention import Mask
+from ponente.ops.loss import LossSums, cross_entropy_sums
+
+
+def loss_sums(
+    model: LanguageModel,
+    batch: Batch,
+    *,
+    vocab_size: int,
+    blocks_documents: bool,
+    dropout: Dropout | None = None,
+    z_loss: float = 0.0,
+) -> LossSums:
+    """Sums over the tokens of a batch, each times its weight; who has all of them divides.
+
+    Args:
+        vocab_size: how many ids there are; the head may have more columns, which then count for nothing.
+        blocks_documents: whether rows hold documents that must not see each other.
+    """
+    hidden_BSD = model.hidden(tokens_of(batch, blocks_documents=blocks_documents, dropout=dropout))
+    return cross_entropy_sums(
+        hidden_BSD.reshape(-1, hidden_BSD.shape[-1]),
+        model.head_DV(),
+        batch.targets_BS.reshape(-1),
+        batch.loss_weights_BS.reshape(-1),
+        z_loss=z_loss,
+        vocab_size=vocab_size,
+    )
+
+
+def tokens_of(batch: Batch, *, blocks_documents: bool, dropout: Dropout | None = None) -> Tokens:
+    """What a model is given of a batch."""
+    mask = Mask()
+    if blocks_documents:
+        mask = Mask(
+            segment_ids_BS=batch.segment_ids_BS,
+            document_starts_BM=batch.document_starts_BM,
+            document_lengths_BM=batch.document_lengths_BM,
+        )
+    ids_BS: Array = batch.tokens_BS
+    return Tokens(ids_BS=ids_BS, positions_BS=batch.positions_BS, mask=mask, dropout=dropout)

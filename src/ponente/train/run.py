@@ -1,0 +1,266 @@
+"""A training run from its config to its last checkpoint; the same call starts a run and goes on with it.
+
+In: a config, and what weights are evaluated by. Out: checkpoints, metrics, a record, and a `TrainResult`.
+"""
+
+import logging
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import optax
+
+from ponente.batches.loader import Loader, abstract_batch
+from ponente.cluster.context import report_progress
+from ponente.config.snapshot import plain_value
+from ponente.models.parameters import count
+from ponente.store.paths import absolute, join
+from ponente.store.redaction import Redactor
+from ponente.train.beginning import Resumption, abstract_state_of, begin, find_resumption
+from ponente.train.changes import changed_fields
+from ponente.train.checkpointer import Checkpointer
+from ponente.train.config import TrainConfig
+from ponente.train.devices import describe_devices, prepare_devices
+from ponente.train.export import ExportHook, export_hook
+from ponente.train.loop import Every, Hook, Loop, StepReport
+from ponente.train.profiling import Profiler
+from ponente.train.run_record import write_run_record
+from ponente.train.setup import ModelSetup, Setup, set_up, set_up_model
+from ponente.train.show import Progress, Show, logging_to, showing
+from ponente.train.signals import Preempted, noting_signals
+from ponente.train.state import TrainState, named_arrays
+from ponente.train.step import StepSettings, TrainStep
+from ponente.train.throughput import Throughput, peak_flops
+from ponente.train.tokenizer_copy import keep_tokenizer
+from ponente.train.trackers import RunInfo, Tracker, begin_trackers, check_trackers
+from ponente.train.watchdog import Watchdog
+
+Evaluate = Callable[[Any], dict[str, float]]  # weights → metrics
+MakeEvaluate = Callable[[Setup], Evaluate | None]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """What a run left behind."""
+
+    run_id: str
+    steps: int
+    loss: float | None  # of the last step; None where there was nothing left to do
+    metrics: dict[str, float]  # of the last evaluation
+    checkpoint: str
+    folder: str  # of metrics and record
+    exported: str | None
+
+
+def train(config: TrainConfig, *, make_evaluate: MakeEvaluate | None = None) -> TrainResult:
+    """Trains until the last step of the config; raises `Preempted` (exit code 75) when it is asked to stop before.
+
+    Args:
+        make_evaluate: makes of the setup what is called between steps with the weights; None evaluates nothing.
+
+    Example: `train(load_train_config("config/shakespeare_cpu.yaml").config)`
+    """
+    config.check()
+    check_trackers(config.trainer.tracker)
+    run_id = config.trainer.id or new_run_id()
+    with ExitStack() as stack:
+        stack.enter_context(logging_to(join(absolute(config.trainer.log_dir), f"{run_id}.log")))
+        prepare_devices(config.trainer)
+        logger.info("run %s on %s", run_id, describe_devices())
+        resumption = find_resumption(config.trainer, config.trainer.checkpointer.folders(run_id))
+        setup = set_up(config, recorded=None if resumption is None else resumption.metadata.about.get("orders"))
+        return _Life(setup, run_id, resumption, stack).train(make_evaluate)
+
+
+def new_run_id() -> str:
+    """A name for a run that has none: when it began, and a few letters."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+class _Life:
+    """A run from where it stands to its end, in this process; what it opens is closed with the stack."""
+
+    def __init__(self, setup: Setup, run_id: str, resumption: Resumption | None, stack: ExitStack) -> None:
+        self._setup = setup
+        self._run_id = run_id
+        self._folder = join(absolute(setup.config.trainer.log_dir), run_id)
+        self._resumption = resumption
+        self._stack = stack
+        self._metrics: dict[str, float] = {}
+        redactor = Redactor.of_process(os.environ, sys.argv[1:])
+        self._config: dict[str, Any] = redactor.value(plain_value(setup.config))  # type: ignore[assignment]
+
+    def train(self, make_evaluate: MakeEvaluate | None) -> TrainResult:
+        setup, trainer = self._setup, self._setup.config.trainer
+        self._say_what_changed()
+        first_step = 0 if self._resumption is None else self._resumption.step
+        checkpointer = Checkpointer(trainer.checkpointer, self._run_id, first_step, last_step=setup.steps)
+        self._stack.enter_context(checkpointer)
+        keep_tokenizer(trainer.checkpointer.folder(self._run_id), setup)
+        state = begin(setup, self._resumption)
+        first = int(state.step)
+        tracker = self._track(first)
+        show = showing(setup.steps, first)
+        self._stack.callback(show.close)
+        watchdog = Watchdog(trainer.progress_watchdog)
+        self._stack.callback(watchdog.close)
+        save = _SaveHook(checkpointer, partial(self._save, checkpointer, tracker))
+        export = export_hook(setup, self._run_id, lambda: self._metrics.get("eval/loss"))
+        loop = Loop(
+            setup=setup,
+            step=TrainStep(step_settings(setup, setup.optimizer, setup.steps)),
+            hooks=[save, *self._evaluation(make_evaluate, tracker), *([] if export is None else [export])],
+            tracker=tracker,
+            throughput=self._throughput(first),
+            watchdog=watchdog,
+            profiler=Profiler(trainer.profiler, join(self._folder, "profile"), first),
+            on_step=partial(self._show, show, checkpointer),
+            asked_to_stop=self._stack.enter_context(noting_signals()),
+        )
+        sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        with Loader(setup.data.stream, sharding, start=first, stop=setup.steps) as loader:
+            state, done = loop.run(state, loader, first)
+        if done < setup.steps:
+            self._save(checkpointer, tracker, state, done)
+            checkpointer.finish()
+            tracker.finish()
+            logger.warning("stopped after %s of %s steps; the same command goes on", f"{done:,}", f"{setup.steps:,}")
+            raise Preempted(done)
+        checkpointer.finish()
+        tracker.log_summary(self._metrics)
+        tracker.finish()
+        return self._result(loop, export)
+
+    def _say_what_changed(self) -> None:
+        stored = {} if self._resumption is None else self._resumption.metadata.about.get("config", {})
+        for change in changed_fields(self._setup.config, stored, self._config) if stored else []:
+            logger.warning("this run was started with another config: %s", change)
+
+    def _track(self, first: int) -> Tracker:
+        """Begins trackers, and notes this life in the run's record."""
+        setup = self._setup
+        info = RunInfo(run_id=self._run_id, folder=self._folder, config=self._config, first_step=first)
+        tracker = begin_trackers(setup.config.trainer.tracker, info)
+        self._stack.callback(tracker.finish)
+        orders, parameters = setup.data.record(), count(setup.parameters)
+        write_run_record(
+            self._folder,
+            self._config,
+            run_id=self._run_id,
+            first_step=first,
+            devices=describe_devices(),
+            extra={"orders": orders, "parameters": parameters},
+        )
+        tracker.log_summary({"parameter_count": float(parameters), "num_train_steps": float(setup.steps)})
+        tokens = setup.data.stream.schedule.first_example(setup.steps) * setup.shape.length
+        logger.info("%s parameters, %s steps, %s tokens", f"{parameters:,}", f"{setup.steps:,}", f"{tokens:,}")
+        return tracker
+
+    def _evaluation(self, make_evaluate: MakeEvaluate | None, tracker: Tracker) -> list[Hook]:
+        evaluate = None if make_evaluate is None else make_evaluate(self._setup)
+        if evaluate is None:
+            return []
+
+        def act(state: TrainState, step: int) -> None:
+            self._metrics = evaluate(state.evaluated)
+            tracker.log(self._metrics, step)
+            losses = [f"{name} {value:.4f}" for name, value in self._metrics.items() if name.endswith("/loss")]
+            logger.info("after %s steps: %s", f"{step:,}", ", ".join(losses))
+
+        return [Every(self._setup.config.trainer.steps_per_eval, act)]
+
+    def _save(self, checkpointer: Checkpointer, tracker: Tracker, state: TrainState, step: int) -> None:
+        tracker.flush()  # a run that resumes here does not tell earlier steps again
+        about = {
+            "run_id": self._run_id,
+            "orders": self._setup.data.record(),
+            "vocab_size": self._setup.vocab_size,
+            "config": self._config,
+        }
+        checkpointer.save(step, named_arrays(state), about)
+
+    def _throughput(self, first: int) -> Throughput:
+        setup = self._setup
+        return Throughput(
+            flops_per_token=setup.model.flops_per_token(setup.shape.length, setup.vocab_size),
+            peak=peak_flops(jax.devices()[0].device_kind),
+            total_tokens=setup.data.stream.schedule.first_example(first) * setup.shape.length,
+        )
+
+    def _show(self, show: Show, checkpointer: Checkpointer, report: StepReport) -> None:
+        report_progress(report.step + 1, self._setup.steps, unit="steps", note=f"loss {report.loss:.3f}")
+        mfu = report.metrics.get("throughput/mfu")
+        show.update(
+            Progress(
+                step=report.step + 1,
+                steps=self._setup.steps,
+                loss=report.loss,
+                tokens_per_second=report.metrics["throughput/tokens_per_second"],
+                mfu=None if mfu is None else mfu / 100,
+                seconds_left=report.metrics["throughput/duration"] * (self._setup.steps - report.step - 1),
+                next_checkpoint_seconds=checkpointer.seconds_to_next(),
+            )
+        )
+
+    def _result(self, loop: Loop, export: ExportHook | None) -> TrainResult:
+        checkpoint = self._setup.config.trainer.checkpointer.newest(self._run_id)
+        assert checkpoint is not None
+        return TrainResult(
+            run_id=self._run_id,
+            steps=self._setup.steps,
+            loss=loop.loss,
+            metrics=self._metrics,
+            checkpoint=checkpoint,
+            folder=self._folder,
+            exported=None if export is None else export.place(self._setup.steps),
+        )
+
+
+@dataclass(frozen=True)
+class _SaveHook:
+    """Saves when the checkpointer says so."""
+
+    checkpointer: Checkpointer
+    save: Callable[[TrainState, int], None]
+
+    def is_due(self, step: int, *, is_last: bool) -> bool:
+        return self.checkpointer.due(step) is not None
+
+    def __call__(self, state: TrainState, step: int) -> None:
+        self.save(state, step)
+
+
+def step_settings(model: ModelSetup, optimizer: optax.GradientTransformation, steps: int) -> StepSettings:
+    """What the step of a run of so many is compiled from."""
+    config, trainer = model.config, model.config.trainer
+    averaging = trainer.model_averaging
+    return StepSettings(
+        optimizer=optimizer,
+        learning_rates=config.optimizer.learning_rates(steps),
+        precision=trainer.precision,
+        seed=trainer.seed,
+        vocab_size=model.vocab_size,
+        blocks_documents=config.shape().blocks_documents,
+        z_loss=config.z_loss_weight,
+        microbatch=trainer.microbatch,
+        average_beta=None if averaging is None else averaging.beta,
+        watch=trainer.watch,
+    )
+
+
+def lower_step(config: TrainConfig) -> jax.stages.Lowered:
+    """The step of a config as a program, from shapes alone: no data is opened and no weight is made."""
+    model = set_up_model(config)
+    config, steps = model.config, model.config.trainer.num_train_steps or 1
+    optimizer = config.optimizer.build(model.parameters, steps)
+    batch = abstract_batch(config.shape(), config.batches.schedule().size(0))
+    return TrainStep(step_settings(model, optimizer, steps)).lower(abstract_state_of(model, optimizer), batch)

@@ -1,0 +1,132 @@
+"""A run before its first step: what its config means for this data and this tokenizer.
+
+In: a config. Out: a `Setup`, with the model's sizes, the vocabulary, open caches and batches. Nothing is on a device.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import optax
+
+from ponente.batches.shape import BatchShape
+from ponente.batches.training import TrainingData, training_data
+from ponente.config.errors import RefusedError
+from ponente.models.families import lm_config_from_hf
+from ponente.models.hf_folder import HfModelFolder, open_hf_model
+from ponente.models.lm import LmConfig
+from ponente.models.vocabulary import padded
+from ponente.tokens.load import load_tokenizer
+from ponente.tokens.tokenizer import Tokenizer
+from ponente.train.config import TrainConfig
+from ponente.train.data.caches import OpenData, open_data
+
+logger = logging.getLogger(__name__)
+
+_RUN_TIME = ("attn_backend", "gradient_checkpointing", "scan_layers", "reference_checkpoint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSetup:
+    """A model and the ids that it knows, from a config alone."""
+
+    config: TrainConfig
+    tokenizer: Tokenizer
+    vocab_size: int
+    hf: HfModelFolder | None  # where its first weights come from, if there
+
+    @property
+    def model(self) -> LmConfig:
+        return self.config.model
+
+    @cached_property
+    def parameters(self) -> Any:
+        """The tree of `Parameter`s."""
+        return self.model.parameters(padded(self.vocab_size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSetup(ModelSetup):
+    """A model and data that it can be evaluated on."""
+
+    opened: OpenData
+
+    @property
+    def shape(self) -> BatchShape:
+        return self.config.shape()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup(EvaluationSetup):
+    """What a run is made of."""
+
+    data: TrainingData
+    steps: int
+
+    @cached_property
+    def optimizer(self) -> optax.GradientTransformation:
+        return self.config.optimizer.build(self.parameters, self.steps)
+
+
+def set_up_model(config: TrainConfig) -> ModelSetup:
+    """The model of a config: its sizes are those of a Hugging Face model where the config asks for that."""
+    hf = None if config.hf_source is None else open_hf_model(config.hf_source)
+    if hf is not None and config.use_hf_model_config:
+        config = replace(config, model=_hf_model(config.model, hf))
+        config.check_length()
+    tokenizer = load_tokenizer(config.data.tokenizer, vocab_size=config.data.vocab_size, engine="tokenizers")
+    vocab_size = tokenizer.vocab_size
+    if hf is not None and config.pad_tokenizer_to_match_model:
+        vocab_size = max(vocab_size, int(hf.config.get("vocab_size", 0)))
+    return ModelSetup(config=config, tokenizer=tokenizer, vocab_size=vocab_size, hf=hf)
+
+
+def set_up(config: TrainConfig, recorded: Mapping[str, Mapping[str, object]] | None = None) -> Setup:
+    """Everything of a run, checked; caches that are missing are built.
+
+    Args:
+        recorded: the orders of the data in the run that this one resumes.
+    """
+    config.check()
+    model = set_up_model(config)
+    config = model.config
+    opened = open_data(config.data, beside_training=True)
+    settings = config.batches
+    data = training_data(
+        config.data,
+        opened.train,
+        settings.schedule(),
+        config.shape(),
+        settings.seed,
+        untrained=[name for name in config.data.components if name not in opened.train],
+        recorded=recorded,
+    )
+    steps = config.trainer.steps(data.stream)
+    if config.epoch:
+        steps = min(steps, data.stream.steps_for_epochs(config.epoch))
+    return Setup(
+        config=config,
+        tokenizer=model.tokenizer,
+        vocab_size=model.vocab_size,
+        hf=model.hf,
+        opened=opened,
+        data=data,
+        steps=steps,
+    )
+
+
+def _hf_model(given: LmConfig, hf: HfModelFolder) -> LmConfig:
+    """The sizes of a Hugging Face model, run as the config says."""
+    found = lm_config_from_hf(hf.config)
+    if type(found) is not type(given):
+        raise RefusedError(
+            f"found {hf.place}, a {hf.config.get('model_type')}, for model.type: {_name(given)}; needed the same "
+            f"family. Set model.type: {_name(found)}."
+        )
+    return replace(found, **{key: getattr(given, key) for key in _RUN_TIME})
+
+
+def _name(config: LmConfig) -> str:
+    return next(name for name, family in LmConfig.get_known_choices().items() if family is type(config))

@@ -1,0 +1,161 @@
+"""One step of training, compiled: gradients of the loss, clipped, by the optimizer to new weights.
+
+In: state and batch. Out: the next state, in the same buffers, and a few numbers. The loss is a sum over tokens divided
+once by the sum of their weights, so that a batch taken in parts gives the gradient of the whole.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from ponente.batches.batch import Batch
+from ponente.config.errors import RefusedError
+from ponente.models.lm import Dropout
+from ponente.train.objective import loss_sums
+from ponente.train.precision import Precision
+from ponente.train.state import TrainState
+from ponente.train.watch import WatchConfig
+
+_DROPOUT = 0x64726F70  # apart from the keys that weights begin with
+
+logger = logging.getLogger(__name__)
+
+
+class StepMetrics(NamedTuple):
+    """What a step says of itself."""
+
+    loss: Array  # with the z-loss
+    cross_entropy: Array
+    weight: Array  # of all tokens that counted
+    grad_norm: Array  # before clipping
+    learning_rate: Array
+    squares: Array  # of each parameter's gradient, summed, in the order of the tree
+    watched: dict[str, Array]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSettings:
+    """What a step is compiled from."""
+
+    optimizer: optax.GradientTransformation
+    learning_rates: Callable[[Array], Any]
+    precision: Precision
+    seed: int
+    vocab_size: int
+    blocks_documents: bool
+    z_loss: float
+    microbatch: int | None  # rows at once; None: all
+    average_beta: float | None  # None: no average
+    watch: WatchConfig
+
+
+class TrainStep:
+    """The compiled step: one program for each batch size, and one more where histograms are asked for."""
+
+    def __init__(self, settings: StepSettings) -> None:
+        self._settings = settings
+        self._programs: dict[tuple[int, bool], Any] = {}
+
+    @property
+    def compilations(self) -> int:
+        return len(self._programs)
+
+    def __call__(self, state: TrainState, batch: Batch, step: int) -> tuple[TrainState, StepMetrics]:
+        """The next state; the one given is used up. `step` is the one that the state is at."""
+        watch = self._settings.watch
+        program = self._program(state, batch, watch.include_histograms and watch.is_due(step))
+        result: tuple[TrainState, StepMetrics] = program(state, batch)
+        return result
+
+    def lower(self, state: TrainState, batch: Batch, *, has_histograms: bool = False) -> jax.stages.Lowered:
+        """The step as a program that is not compiled yet; shapes of the state and the batch are enough."""
+        step = jax.jit(lambda *both: _step(self._settings, *both, has_histograms=has_histograms), donate_argnums=0)
+        return step.lower(state, batch)
+
+    def _program(self, state: TrainState, batch: Batch, has_histograms: bool) -> Any:
+        key = (batch.tokens_BS.shape[0], has_histograms)
+        if key not in self._programs:
+            began = time.monotonic()
+            self._programs[key] = self.lower(state, batch, has_histograms=has_histograms).compile()
+            extra = ", with histograms" if has_histograms else ""
+            logger.info("compiled the step for batches of %d rows%s in %.1f s", key[0], extra, time.monotonic() - began)
+        return self._programs[key]
+
+
+def _step(
+    settings: StepSettings, state: TrainState, batch: Batch, *, has_histograms: bool
+) -> tuple[TrainState, StepMetrics]:
+    weight = batch.loss_weights_BS.sum(dtype=jnp.float32)
+    (loss, cross_entropy), gradients = _gradients(settings, state, batch, jnp.maximum(weight, 1e-6))
+    squares = [jnp.sum(jnp.square(gradient.astype(jnp.float32))) for gradient in jax.tree.leaves(gradients)]
+    updates, optimizer = settings.optimizer.update(gradients, state.optimizer, state.model)
+    model = optax.apply_updates(state.model, updates)
+    watched = settings.watch.norms(gradients, updates, model)
+    if has_histograms:
+        watched |= settings.watch.histograms(gradients, updates, model)
+    metrics = StepMetrics(
+        loss=loss,
+        cross_entropy=cross_entropy,
+        weight=weight,
+        grad_norm=jnp.sqrt(sum(squares, start=jnp.zeros(()))),
+        learning_rate=jnp.asarray(settings.learning_rates(state.step), jnp.float32),
+        squares=jnp.stack(squares),
+        watched=watched,
+    )
+    average = state.average
+    if settings.average_beta is not None:
+        beta = settings.average_beta
+        average = jax.tree.map(lambda old, new: beta * old + (1 - beta) * new, average, model)
+    return TrainState(step=state.step + 1, model=model, optimizer=optimizer, average=average), metrics
+
+
+def _gradients(
+    settings: StepSettings, state: TrainState, batch: Batch, weight: Array
+) -> tuple[tuple[Array, Array], Any]:
+    """Loss, cross-entropy and gradients of a whole batch, which may be taken a few rows at a time."""
+    rows = batch.tokens_BS.shape[0]
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(settings.seed), _DROPOUT), state.step)
+
+    def loss(model: Any, part: Batch, rows_B: Array) -> tuple[Array, Array]:
+        sums = loss_sums(
+            settings.precision.for_computing(model),
+            part,
+            vocab_size=settings.vocab_size,
+            blocks_documents=settings.blocks_documents,
+            dropout=Dropout(key=key, rows_B=rows_B),
+            z_loss=settings.z_loss,
+        )
+        return sums.loss / weight, sums.cross_entropy / weight
+
+    value_and_gradient = jax.value_and_grad(loss, has_aux=True)
+    if settings.microbatch is None or settings.microbatch == rows:
+        return value_and_gradient(state.model, batch, jnp.arange(rows))
+
+    def add(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, value_and_gradient(state.model, *part)), None
+
+    parts = jax.tree.map(
+        lambda array: array.reshape(-1, settings.microbatch, *array.shape[1:]), (batch, jnp.arange(rows))
+    )
+    nothing = ((jnp.zeros(()), jnp.zeros(())), jax.tree.map(jnp.zeros_like, state.model))
+    total, _ = jax.lax.scan(add, nothing, parts)
+    whole: tuple[tuple[Array, Array], Any] = total
+    return whole
+
+
+def check_microbatch(microbatch: int | None, sizes: list[int]) -> None:
+    """Refuses a number of rows at once that does not divide a batch, and names the nearest that does."""
+    for size in sizes:
+        if microbatch is not None and (microbatch > size or size % microbatch):
+            fitting = max(rows for rows in range(1, min(size, microbatch) + 1) if size % rows == 0)
+            raise RefusedError(
+                f"found trainer.per_device_parallelism: {microbatch} for a batch of {size} rows; needed one that "
+                f"divides it. Set {fitting}, or -1 for the whole batch at once."
+            )

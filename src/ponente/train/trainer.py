@@ -1,0 +1,78 @@
+"""The trainer's section of a config: everything of a run that is neither data, nor model, nor optimizer."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from ponente.config import execution, observation
+from ponente.config.errors import RefusedError
+from ponente.train.averaging import AveragingConfig
+from ponente.train.checkpointer import CheckpointerConfig
+from ponente.train.length import RunLength
+from ponente.train.precision import Precision
+from ponente.train.profiling import ProfilerConfig
+from ponente.train.step import check_microbatch
+from ponente.train.trackers import LocalTrackerConfig, TrackerConfig
+from ponente.train.watch import WatchConfig
+from ponente.train.watchdog import WatchdogConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerConfig(RunLength):
+    """How a run goes."""
+
+    mp: str = "f32"
+    id: str | None = execution(None)  # the run's name; with the same one, a command goes on where the last stopped
+    per_device_parallelism: int = execution(-1)  # rows at once; -1: the whole batch
+    per_device_eval_parallelism: int = execution(-1)
+    steps_per_eval: int = observation(1000)
+    max_eval_batches: int | None = observation(None)
+    load_checkpoint: bool | None = execution(None)  # None: if there is one
+    load_checkpoint_path: str | None = execution(None)  # instead of the run's own
+    initialize_from: str | None = None  # a checkpoint of another run, where this one has none yet
+    allow_partial_checkpoint: bool = False
+    log_dir: str = observation("logs/")
+    tracker: TrackerConfig | list[TrackerConfig] | None = observation(default_factory=LocalTrackerConfig)
+    watch: WatchConfig = observation(default_factory=WatchConfig)
+    profiler: ProfilerConfig = observation(default_factory=ProfilerConfig)
+    crash_on_nan: bool = execution(True)
+    crash_on_inf: bool = execution(True)
+    model_averaging: AveragingConfig | None = None
+    jax_config: dict[str, Any] = execution(default_factory=dict)
+    jax_compilation_cache_dir: str | None = execution(None)
+    require_accelerator: bool | None = execution(None)
+    deterministic: bool = execution(False)
+    progress_watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
+    checkpointer: CheckpointerConfig = field(default_factory=CheckpointerConfig)
+
+    @property
+    def precision(self) -> Precision:
+        return Precision.of(self.mp)
+
+    @property
+    def microbatch(self) -> int | None:
+        """Rows at once in training; None for all."""
+        return None if self.per_device_parallelism == -1 else self.per_device_parallelism
+
+    @property
+    def trackers(self) -> list[TrackerConfig]:
+        if self.tracker is None:
+            return []
+        return self.tracker if isinstance(self.tracker, list) else [self.tracker]
+
+    def check(self) -> None:
+        """Refuses what could never work, before devices are touched."""
+        super().check()
+        _ = self.precision, self.watch.targets
+        for key in ("per_device_parallelism", "per_device_eval_parallelism"):
+            if (rows := getattr(self, key)) != -1 and rows < 1:
+                raise RefusedError(f"found trainer.{key}: {rows}; needed 1 or more, or -1 for as many as there are.")
+        for key in ("steps_per_eval", "max_eval_batches"):
+            if (number := getattr(self, key)) is not None and number < 1:
+                raise RefusedError(f"found trainer.{key}: {number}; needed 1 or more. Change it.")
+        sizes = self.train_batch_size if isinstance(self.train_batch_size, list) else None
+        check_microbatch(self.microbatch, [self.train_batch_size] if sizes is None else [one.value for one in sizes])  # type: ignore[list-item]
+        for key in self.jax_config:
+            if not hasattr(jax.config, key):
+                raise RefusedError(f"found trainer.jax_config.{key}; needed a setting that JAX has. Remove it.")

@@ -1,0 +1,116 @@
+"""Looking into a run: norms and histograms of gradients, updates, weights, every so many steps.
+
+Norms are by-products of every step, fetched only when they are due; histograms are computed in a program of their own,
+so that steps between cost nothing for them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ponente.config.errors import RefusedError
+from ponente.config.fields import Kind
+from ponente.models.parameters import path_name
+from ponente.train.trackers.tracker import Histogram
+
+Target = Literal["grads", "params", "updates"]
+_PREFIXES = {"grads": "grad", "params": "params", "updates": "updates"}
+_BINS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchConfig:
+    """What is watched, and how often."""
+
+    config_kind = Kind.OBSERVATION
+
+    watch_targets: tuple[Target, ...] | str = ("grads", "params")
+    include_norms: bool = True
+    include_per_parameter_norms: bool = True
+    include_histograms: bool = False
+    split_scan_layers: bool = True  # each layer on its own
+    interval: int = 10
+
+    @property
+    def targets(self) -> list[str]:
+        """What is watched; a text with commas is understood, as Levanter does."""
+        named = self.watch_targets.split(",") if isinstance(self.watch_targets, str) else self.watch_targets
+        targets = [str(target).strip() for target in named]
+        for target in targets:
+            if target not in _PREFIXES:
+                raise RefusedError(
+                    f"found trainer.watch.watch_targets: {target}; needed some of {', '.join(_PREFIXES)}. Change it."
+                )
+        return targets
+
+    def is_due(self, step: int) -> bool:
+        """Whether what is watched is told at this step."""
+        is_on = self.interval > 0 and (self.include_norms or self.include_histograms)
+        return is_on and bool(self.targets) and step % self.interval == 0
+
+    def norms(self, gradients: Any, updates: Any, model: Any) -> dict[str, Array]:
+        """The norms of what is watched; traced with every step."""
+        if not self.include_norms or self.interval < 1:
+            return {}
+        return self._each(self._norms, gradients, updates, model)
+
+    def histograms(self, gradients: Any, updates: Any, model: Any) -> dict[str, Array]:
+        """What the histograms of what is watched are made of; traced with steps at which they are due."""
+        return self._each(self._histograms, gradients, updates, model)
+
+    def _each(self, measure: Callable[[str, dict[str, Array]], dict[str, Array]], *trees: Any) -> dict[str, Array]:
+        by_target = dict(zip(("grads", "updates", "params"), trees, strict=True))
+        watched: dict[str, Array] = {}
+        for target in self.targets:
+            paths = jax.tree_util.tree_flatten_with_path(by_target[target])[0]
+            watched |= measure(_PREFIXES[target], {path_name(path): leaf for path, leaf in paths})
+        return watched
+
+    def _norms(self, prefix: str, leaves: Mapping[str, Array]) -> dict[str, Array]:
+        squares = {name: jnp.sum(jnp.square(leaf.astype(jnp.float32))) for name, leaf in leaves.items()}
+        norms = {f"{prefix}/norm/total": jnp.sqrt(sum(squares.values(), start=jnp.zeros(())))}
+        if self.include_per_parameter_norms:
+            for name, leaf in leaves.items():
+                if self.split_scan_layers and name.startswith("blocks."):
+                    by_layer = jnp.sqrt(jnp.sum(jnp.square(leaf.astype(jnp.float32)), axis=range(1, leaf.ndim)))
+                    norms[f"{prefix}/norm/{name}[]"] = by_layer
+                else:
+                    norms[f"{prefix}/norm/{name}"] = jnp.sqrt(squares[name])
+        return norms
+
+    def _histograms(self, prefix: str, leaves: Mapping[str, Array]) -> dict[str, Array]:
+        found = {}
+        for name, leaf in leaves.items():
+            flat = leaf.astype(jnp.float32).reshape(-1)
+            low, high = flat.min(), jnp.maximum(flat.max(), flat.min() + 1e-12)
+            counts = (
+                jnp.zeros(_BINS, jnp.int32)
+                .at[jnp.clip(((flat - low) / (high - low) * _BINS).astype(jnp.int32), 0, _BINS - 1)]
+                .add(1)
+            )
+            sums = jnp.stack([low, high, flat.sum(), jnp.square(flat).sum()])
+            found[f"{prefix}/histogram/{name}"] = jnp.concatenate([sums, counts.astype(jnp.float32)])
+        return found
+
+
+def watched_metrics(watched: Mapping[str, Any]) -> dict[str, "float | Histogram"]:
+    """What a step watched, as trackers take it: one number a name; layers as `blocks.0.…`."""
+    metrics: dict[str, float | Histogram] = {}
+    for name, array in watched.items():
+        values = np.asarray(array)
+        if "/histogram/" in name:
+            low, high, total, squares, *counts = values.tolist()
+            edges = tuple(np.linspace(low, high, len(counts) + 1).tolist())
+            metrics[name] = Histogram(edges=edges, counts=tuple(counts), sum=total, sum_squares=squares)
+        elif name.endswith("[]"):
+            before, _, after = name.removesuffix("[]").partition("/blocks.")
+            for layer, value in enumerate(values.tolist()):
+                metrics[f"{before}/blocks.{layer}.{after}"] = value
+        else:
+            metrics[name] = float(values)
+    return metrics

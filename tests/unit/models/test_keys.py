@@ -1,0 +1,64 @@
+"""Keys of models that the comparison with transformers does not vary: each changes what it says it does."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ponente.config.errors import RefusedError
+from ponente.models.gpt2 import Gpt2Config
+from ponente.models.llama import LlamaConfig
+from ponente.models.lm import Dropout, LmConfig, Tokens
+from ponente.models.parameters import initialize
+
+LLAMA = LlamaConfig(max_seq_len=8, hidden_dim=16, intermediate_dim=32, num_layers=1, num_heads=2)
+GPT2 = Gpt2Config(max_seq_len=8, hidden_dim=16, num_layers=1, num_heads=2, embed_pdrop=0, resid_pdrop=0, attn_pdrop=0)
+both = pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
+
+
+def hidden(config: LmConfig, dropout: Dropout | None = None) -> Any:
+    model = initialize(config.parameters(20), seed=0)
+    tokens = replace(Tokens.plain(jnp.arange(16).reshape(2, 8)), dropout=dropout)
+    return np.asarray(jax.jit(lambda model: model.hidden(tokens))(model))
+
+
+@both
+def test_initializer_range_is_the_spread_of_the_first_weights(config: Any) -> None:
+    wide = initialize(replace(config, initializer_range=0.5).parameters(1000), seed=0)
+    assert np.std(np.asarray(wide.embed_VD)) == pytest.approx(0.5, rel=0.05)
+
+
+@both
+def test_layer_norm_epsilon_counts_in_norms(config: Any) -> None:
+    assert np.abs(hidden(replace(config, layer_norm_epsilon=1.0)) - hidden(config)).max() > 1e-2
+
+
+@both
+def test_an_attention_backend_that_cannot_be_had_is_an_error_by_name(config: Any) -> None:
+    np.testing.assert_array_equal(hidden(replace(config, attn_backend="xla")), hidden(config))
+    with pytest.raises(RefusedError, match="cudnn"):
+        hidden(replace(config, attn_backend="cudnn"))
+
+
+def test_norms_without_weights_have_none() -> None:
+    bare = replace(LLAMA, use_layer_norm_weight=False).parameters(20)
+    assert bare.norm_D is None
+    assert bare.blocks.norm_attention_D is None
+    assert hidden(replace(LLAMA, use_layer_norm_weight=False)).shape == (2, 8, 16)
+
+
+def test_mlp_scale_is_the_width_of_the_mlp_in_widths_of_the_model() -> None:
+    shapes = [leaf.shape for leaf in jax.tree.leaves(initialize(replace(GPT2, mlp_scale=3).parameters(20), seed=0))]
+    assert (1, 16, 48) in shapes
+    assert (1, 16, 64) not in shapes
+
+
+@pytest.mark.parametrize("key", ["embed_pdrop", "resid_pdrop", "attn_pdrop"])
+def test_each_kind_of_dropout_changes_what_is_computed(key: str) -> None:
+    dropout = Dropout(key=jax.random.key(0), rows_B=jnp.arange(2))
+    dropped = replace(GPT2, **{key: 0.5})
+    assert np.abs(hidden(dropped, dropout) - hidden(GPT2, dropout)).max() > 1e-3
+    np.testing.assert_array_equal(hidden(dropped), hidden(GPT2))

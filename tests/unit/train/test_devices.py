@@ -1,0 +1,19 @@
+import os
+
+import pytest
+
+from ponente.train.devices import describe_devices, prepare_devices
+from ponente.train.trainer import TrainerConfig
+
+
+@pytest.mark.parametrize(("is_deterministic", "times"), [(True, 1), (False, 0)])
+def test_deterministic_runs_ask_xla_for_it(is_deterministic: bool, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    for _ in range(2):
+        prepare_devices(TrainerConfig(deterministic=is_deterministic))
+    assert os.environ["XLA_FLAGS"].count("--xla_gpu_deterministic_ops=true") == times
+    assert "--xla_force_host_platform_device_count=8" in os.environ["XLA_FLAGS"]
+
+
+def test_devices_are_told_in_words() -> None:
+    assert describe_devices().endswith("cpu")
