@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponente.config import data_schema
-from ponente.config.left_out import leave_out, refuse, refuse_not_yet
+from ponente.config.left_out import leave_out, refuse
 from ponente.config.problems import ConfigError, Problem, shown
 from ponente.config.tree import Path, Tree
 
@@ -57,7 +57,6 @@ def rewrite(*layers: Tree | Mapping[str, Any]) -> Rewritten:
         whole.overlay(own)
     data_schema.to_components(whole, warnings)
     refuse(whole)
-    refuse_not_yet(whole)
     leave_out(whole, warnings)
     return Rewritten(tree=whole, warnings=tuple(dict.fromkeys(warnings)))
 
