@@ -9,7 +9,7 @@ PY := $(VENV)/bin/python
 INSTALL = $(PYTHON) -m pip --python $(PY) --disable-pip-version-check install --quiet --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart setup test lint types unit soak bench-executor bench-tokenize bench-loader lock clean
+.PHONY: help quickstart setup test lint types unit soak bench-executor bench-tokenize bench-loader bench-train lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -42,6 +42,9 @@ bench-tokenize: $(VENV)/.dev  ## the build of token caches against tokenizers, f
 
 bench-loader: $(VENV)/.dev  ## batches from token caches, against Levanter's loader (its own environment)
 	@$(PY) benchmarks/loader.py --levanter
+
+bench-train: $(VENV)/.dev  ## training on the CPU against PyTorch and Levanter (its own environment); install torch first
+	@$(PY) benchmarks/train_cpu.py --levanter
 
 lock: $(VENV)/.lock  ## renew requirements.lock: the newest versions that resolve together, for Python 3.11 to 3.13
 	@$(VENV)/bin/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --upgrade --quiet \
