@@ -163,13 +163,14 @@ def _text(progress: Progress, width: int) -> Text:
 
 
 def _stream_handlers() -> list[logging.StreamHandler[Any]]:
-    """All handlers of all loggers that write to a stream, files aside."""
+    """All handlers of all loggers that write to a stream of their own, which neither a file nor sys.stderr is."""
     loggers = [logging.getLogger(), *(one for one in logging.root.manager.loggerDict.values())]
     handlers = {id(one): one for log in loggers if isinstance(log, logging.Logger) for one in log.handlers}
     return [
         one
         for one in handlers.values()
         if isinstance(one, logging.StreamHandler) and not isinstance(one, logging.FileHandler)
+        if not isinstance(getattr(type(one), "stream", None), property)  # as `logging.lastResort`: sys.stderr, always
     ]
 
 

@@ -103,6 +103,17 @@ def test_what_is_printed_goes_above_the_line(terminal: Terminal, monkeypatch: py
     assert sys.stdout is terminal and sys.stderr is terminal
 
 
+def test_a_handler_that_asks_for_standard_error_each_time_goes_above_the_line_too(
+    terminal: Terminal, log: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert logging.lastResort is not None
+    log.handlers = [logging.lastResort]
+    with contextlib.closing(showing(10, console=console(terminal))):
+        log.warning("a warning")
+    assert terminal.screen == ["a warning", "step 0/10 · starting", ""]
+
+
 def test_the_default_console_writes_above_its_own_line(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("COLUMNS", "60")
