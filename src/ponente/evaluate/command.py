@@ -5,7 +5,6 @@ In: a training config for the data, and a model. Out: metrics, as `ponente train
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ponente.config import execution
 from ponente.config.decode import decode
@@ -14,7 +13,7 @@ from ponente.config.load import load_config
 from ponente.config.tree import Tree
 from ponente.evaluate.perplexity import evaluation_of
 from ponente.models.families import lm_families
-from ponente.models.saved import SavedModel, load_saved_model
+from ponente.models.saved import load_saved_model
 from ponente.tokens.load import load_tokenizer
 from ponente.train.config import TrainConfig, check_keys
 from ponente.train.data.caches import open_data
@@ -78,26 +77,21 @@ def evaluate_model(config: EvalConfig) -> dict[str, float]:
 
 
 def _config(config_path: str | None, flags: Sequence[str]) -> EvalConfig:
-    if config_path is not None or any(flag.startswith("--data") for flag in flags):
-        return load_config(EvalConfig, config_path, flags, check=check_keys).config
-    place = _value(flags, "--checkpoint_path")
-    if place is None:
+    """The config that is given; one without data is completed by what the checkpoint knows of its run."""
+    given = load_config(EvalConfig, config_path, flags, check=check_keys).config
+    if given.data.components:
+        return given
+    if given.checkpoint_path is None:
         raise RefusedError(
             "found no --config_path; needed a YAML config whose data section names validation sets, or a checkpoint "
             "of a run, which knows its own. Write: ponente eval --config_path CONFIG.yaml --checkpoint_path STEP"
         )
-    return _own_config(load_saved_model(place), place)
-
-
-def _own_config(saved: SavedModel, place: str) -> EvalConfig:
-    plain: dict[str, Any] = {**saved.about["config"], "checkpoint_path": place}
-    return decode(EvalConfig, Tree.of(plain))
-
-
-def _value(flags: Sequence[str], name: str) -> str | None:
-    for number, flag in enumerate(flags):
-        if flag == name and number + 1 < len(flags):
-            return flags[number + 1]
-        if flag.startswith(f"{name}="):
-            return flag.partition("=")[2]
-    return None
+    run = decode(TrainConfig, Tree.of(load_saved_model(given.checkpoint_path).about["config"]))
+    has_trainer = any(flag.startswith("--trainer") for flag in flags)
+    return replace(
+        given,
+        data=run.data,
+        trainer=given.trainer if has_trainer else run.trainer,
+        train_seq_len=given.train_seq_len or run.train_seq_len,
+        log_entropy=given.log_entropy or run.log_entropy,
+    )

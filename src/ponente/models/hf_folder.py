@@ -21,21 +21,11 @@ from numpy.typing import NDArray
 from ponente.config.errors import RefusedError, UserError
 from ponente.models.safetensors_file import StoredTensor, read_header
 from ponente.store.paths import absolute, basename
+from ponente.store.tokenizer_files import TOKENIZER_FILES
 from ponente.store.volume import volume_of
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-    "tokenizer.model",
-)
 Found = TypeVar("Found")
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 

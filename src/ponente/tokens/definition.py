@@ -15,18 +15,6 @@ import msgspec
 
 from ponente.config.errors import UserError
 
-FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-    "tokenizer.model",
-)
-
 logger = logging.getLogger(__name__)
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -81,7 +69,8 @@ def define(name: str, files: Mapping[str, bytes]) -> TokenizerDefinition:
 
     Args:
         name: as the user wrote it, for errors.
-        files: the bytes of those of `FILES` that are there; tokenizer.json, or vocab.json with merges.txt, at least.
+        files: the bytes of those of `TOKENIZER_FILES` that are there; tokenizer.json, or vocab.json with merges.txt, at
+            least.
     """
     config = _object(name, "tokenizer_config.json", files)
     named = _named_tokens(config, _object(name, "special_tokens_map.json", files))

@@ -6,12 +6,12 @@ import fsspec
 
 from ponente.config.errors import RefusedError, UserError
 from ponente.store.paths import absolute, basename, join, parent
+from ponente.store.tokenizer_files import TOKENIZER_FILES
 from ponente.store.volume import volume_of
-from ponente.tokens.definition import FILES
 
 
 def read_folder(place: str) -> dict[str, bytes] | None:
-    """The bytes of those of `FILES` that lie in `place` (a folder, or a tokenizer.json in one); None where nothing is.
+    """The bytes of the tokenizer's files in `place` (a folder, or a tokenizer.json in one); None where nothing is.
 
     Example: `read_folder("s3://bucket/models/mine")["tokenizer.json"]`
     """
@@ -25,7 +25,7 @@ def read_folder(place: str) -> dict[str, bytes] | None:
         if not filesystem.isdir(path):
             return None
         names = {basename(str(found)) for found in filesystem.ls(path, detail=False)}
-        return {name: filesystem.cat_file(f"{path.rstrip('/')}/{name}") for name in FILES if name in names}
+        return {name: filesystem.cat_file(f"{path.rstrip('/')}/{name}") for name in TOKENIZER_FILES if name in names}
     except FileNotFoundError:
         return None
     except (ImportError, OSError, ValueError) as error:

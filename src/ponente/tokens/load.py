@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from ponente.config.errors import UserError
+from ponente.store.tokenizer_files import TOKENIZER_FILES
 from ponente.tokens.choice import fast_engine
 from ponente.tokens.definition import TokenizerDefinition, define
 from ponente.tokens.engine import Engine, battery, trial_by
@@ -113,9 +114,9 @@ def _hub_files(name: str) -> dict[str, bytes]:
             f"found no folder {name!r} here, and no huggingface_hub to ask the hub with; needed one of them; give the "
             "path or URL of a folder with a tokenizer.json, or: pip install 'ponente[hub]'"
         )
-    from ponente.tokens.hub import read_hub
+    from ponente.store.hub_files import fetch_files
 
-    return read_hub(name)
+    return read_folder(fetch_files(name, TOKENIZER_FILES, "its tokenizer.json")) or {}
 
 
 def _fast_engine(definition: TokenizerDefinition, reference: ReferenceEngine, engine: str | None) -> Engine | None:

@@ -12,10 +12,9 @@ import optax
 
 from ponente.config.errors import RefusedError
 from ponente.models.hf_import import load_hf_weights
+from ponente.models.saved import checkpoint_in
 from ponente.models.vocabulary import padded
-from ponente.store.checkpoint import CheckpointMetadata, load, newest, read_metadata
-from ponente.store.checkpoint.record import find_metadata
-from ponente.store.paths import absolute
+from ponente.store.checkpoint import CheckpointMetadata, load, read_metadata
 from ponente.train.setup import ModelSetup, Setup
 from ponente.train.state import TrainState, first_state, named_arrays, state_of, with_arrays
 from ponente.train.trainer import TrainerConfig
@@ -35,24 +34,21 @@ class Resumption:
         return self.metadata.step
 
 
-def find_resumption(trainer: TrainerConfig, places: list[str]) -> Resumption | None:
-    """The checkpoint to go on from, if there is one; nothing of its arrays is read yet.
-
-    Args:
-        places: where the run's own checkpoints lie.
-    """
+def find_resumption(trainer: TrainerConfig, run_id: str) -> Resumption | None:
+    """The checkpoint to go on from, if there is one; nothing of its arrays is read yet."""
     if trainer.load_checkpoint_path is not None:
         path = checkpoint_at(trainer.load_checkpoint_path, "trainer.load_checkpoint_path")
         return Resumption(path, read_metadata(path))
     if trainer.load_checkpoint is False:
         return None
-    found = [Resumption(path, read_metadata(path)) for path in map(newest, places) if path is not None]
-    if found:
-        return max(found, key=lambda one: one.step)
+    own = trainer.checkpointer.newest(run_id)
+    if own is not None:
+        return Resumption(own, read_metadata(own))
     if trainer.load_checkpoint is True:
+        places = " or ".join(trainer.checkpointer.folders(run_id))
         raise RefusedError(
-            f"found no checkpoint in {' or '.join(places)}, but trainer.load_checkpoint: true; needed one. Set "
-            "trainer.id to the run's, or leave load_checkpoint out."
+            f"found no checkpoint in {places}, but trainer.load_checkpoint: true; needed one. Set trainer.id to the "
+            "run's, or leave load_checkpoint out."
         )
     return None
 
@@ -63,8 +59,7 @@ def checkpoint_at(place: str, key: str) -> str:
     Args:
         key: where the place was written, for the error.
     """
-    folder = absolute(place)
-    path = folder if find_metadata(folder) is not None else newest(folder)
+    path = checkpoint_in(place)
     if path is None:
         raise RefusedError(
             f"found no checkpoint at {key}: {place}; needed one (step-1000), or a folder of several. Check the path."

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import jax.numpy as jnp
-
 from ponente.batches.shape import BatchShape
 from ponente.config import observation
 from ponente.config.errors import RefusedError
@@ -17,9 +15,8 @@ from ponente.models.lm import LmConfig
 from ponente.train.data.config import TrainDataConfig
 from ponente.train.data.settings import DataSettings, ModelLength
 from ponente.train.optimizers import AdamConfig, OptimizerConfig
+from ponente.train.precision import FLOAT_TYPES
 from ponente.train.trainer import TrainerConfig
-
-SAVE_TYPES = {"float32": jnp.float32, "f32": jnp.float32, "bfloat16": jnp.bfloat16, "bf16": jnp.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +76,9 @@ class TrainConfig:
             raise RefusedError(f"found epoch: {self.epoch}; needed 0 (any number) or more. Change it.")
         if self.z_loss_weight < 0:
             raise RefusedError(f"found z_loss_weight: {self.z_loss_weight}; needed 0 or more. Change it.")
-        if self.hf_save_dtype is not None and self.hf_save_dtype not in SAVE_TYPES:
+        if self.hf_save_dtype is not None and self.hf_save_dtype not in FLOAT_TYPES:
             raise RefusedError(
-                f"found hf_save_dtype: {self.hf_save_dtype}; needed one of {', '.join(SAVE_TYPES)}. Change it."
+                f"found hf_save_dtype: {self.hf_save_dtype}; needed one of {', '.join(FLOAT_TYPES)}. Change it."
             )
         if self.hf_save_steps is not None and self.hf_save_steps < 1:
             raise RefusedError(f"found hf_save_steps: {self.hf_save_steps}; needed 1 or more, or null. Change it.")

@@ -27,6 +27,8 @@ def prepare_devices(trainer: TrainerConfig) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     for key, value in {**_DEFAULTS, **trainer.jax_config}.items():
         jax.config.update(key, value)
+    if jax.default_backend() != "cpu" and len(jax.devices()) > 1:
+        logger.warning("found %d devices, of which one is used (not yet: several)", len(jax.devices()))
     if trainer.require_accelerator and jax.default_backend() == "cpu":
         raise RefusedError(
             "found no accelerator (JAX sees CPUs alone), but trainer.require_accelerator: true; needed a GPU or TPU. "

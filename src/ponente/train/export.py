@@ -10,7 +10,8 @@ from ponente.models.hf_export import has_hf_model, save_hf_model
 from ponente.store.paths import absolute, join
 from ponente.tokens.load import tokenizer_files
 from ponente.tokens.passthrough import PASSTHROUGH
-from ponente.train.config import SAVE_TYPES, TrainConfig
+from ponente.train.config import TrainConfig
+from ponente.train.precision import FLOAT_TYPES
 from ponente.train.setup import ModelSetup, Setup
 from ponente.train.state import TrainState
 
@@ -28,7 +29,7 @@ def export_model(place: str, model: Any, setup: ModelSetup, card: ModelCard) -> 
         vocab_size=setup.vocab_size,
         tokenizer_files={} if tokenizer.name == PASSTHROUGH else tokenizer_files(tokenizer.name),
         card=card,
-        dtype=None if config.hf_save_dtype is None else SAVE_TYPES[config.hf_save_dtype],
+        dtype=None if config.hf_save_dtype is None else FLOAT_TYPES[config.hf_save_dtype],
         bos_id=tokenizer.bos_id,
         eos_ids=config.hf_generation_eos_token_ids or eos_ids,
     )

@@ -13,7 +13,7 @@ from ponente.config.errors import RefusedError
 
 Tree = TypeVar("Tree")
 
-_TYPES = {
+FLOAT_TYPES = {
     **dict.fromkeys(("f32", "float32", "full", "single"), jnp.float32),
     **dict.fromkeys(("bf16", "bfloat16"), jnp.bfloat16),
 }
@@ -53,9 +53,9 @@ class Precision:
 
 
 def _type(name: str, text: str) -> Any:
-    if name not in _TYPES:
+    if name not in FLOAT_TYPES:
         raise _refusal(text)
-    return _TYPES[name]
+    return FLOAT_TYPES[name]
 
 
 def _refusal(text: str) -> RefusedError:

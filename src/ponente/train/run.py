@@ -76,7 +76,7 @@ def train(config: TrainConfig, *, make_evaluate: MakeEvaluate | None = None) -> 
         stack.enter_context(logging_to(join(absolute(config.trainer.log_dir), f"{run_id}.log")))
         prepare_devices(config.trainer)
         logger.info("run %s on %s", run_id, describe_devices())
-        resumption = find_resumption(config.trainer, config.trainer.checkpointer.folders(run_id))
+        resumption = find_resumption(config.trainer, run_id)
         setup = set_up(config, recorded=None if resumption is None else resumption.metadata.about.get("orders"))
         return _Life(setup, run_id, resumption, stack).train(make_evaluate)
 

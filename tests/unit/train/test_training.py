@@ -438,8 +438,9 @@ def test_a_checkpoint_is_evaluated_exported_and_written_with_by_command(site: Si
     flags = ["--checkpoint_path", result.checkpoint]
     assert evaluate_saved(str(site.config), flags)["eval/loss"] == result.metrics["eval/loss"]
     assert evaluate_saved(None, flags)["eval/loss"] == result.metrics["eval/loss"]
+    shorter = evaluate_saved(None, [*flags, "--max_eval_length", "8"])["eval/loss"]
     longer = evaluate_saved(str(site.config), [*flags, "--max_eval_length", "8"])["eval/loss"]
-    assert longer != result.metrics["eval/loss"]
+    assert longer == shorter != result.metrics["eval/loss"]
     assert "eval/train/plays/loss" in evaluate_saved(str(site.config), [*flags, "--eval_on_train", "true"])
     folder = export_checkpoint(None, [*flags, "--output_dir", str(site.folder / "hf")])
     again = evaluate_saved(str(site.config), ["--hf_checkpoint", folder])["eval/loss"]
