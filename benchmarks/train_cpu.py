@@ -39,13 +39,11 @@ def main() -> None:
     for name, found in speeds.items():
         every = " ".join(f"{one:,.0f}" for one in found)
         print(f"  {name:<24}{max(found):>7,.0f}   ({every})   losses {losses[name][0]:.3f} … {losses[name][-1]:.3f}")
-    ours = max(speeds["ponente"])
-    best_torch = max(max(found) for name, found in speeds.items() if name.startswith("torch"))
-    result: dict[str, float | None] = {"vs_torch": ours / best_torch, "vs_levanter": None}
-    theirs = [max(found) for name, found in speeds.items() if name.startswith("levanter")]
-    if theirs:
-        result["vs_levanter"] = ours / max(theirs)
-    print(json.dumps({name: None if value is None else round(value, 3) for name, value in result.items()}))
+    result = {}
+    for peer in ("torch", "levanter"):
+        theirs = [max(found) for name, found in speeds.items() if name.startswith(peer)]
+        result[f"vs_{peer}"] = round(max(speeds["ponente"]) / max(theirs), 3) if theirs else None
+    print(json.dumps(result))
 
 
 def parse_flags() -> argparse.Namespace:

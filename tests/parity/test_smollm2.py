@@ -1,8 +1,9 @@
-"""A real model, SmolLM2-135M-Instruct, against transformers: perplexity on wikitext-2, and its folder there and back.
+"""A real model, SmolLM2-135M-Instruct, against transformers: perplexity on wikitext-2, greedy text, its folder there and back.
 
 Four windows here; all 64 that ../shared/data/README.md tells of with `pytest -m soak tests/parity/test_smollm2.py`.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ponente.generate.sampling import SamplingConfig
+from ponente.generate.text import complete
 from ponente.models.families import lm_config_from_hf
 from ponente.models.hf_export import save_hf_model
 from ponente.models.hf_folder import open_hf_model
@@ -30,6 +33,9 @@ FOLDER = Path.home() / ".cache" / "ponente-data" / "smollm2-135m"
 VOCABULARY, LENGTH = 49152, 1024
 # what transformers 5.22.2 with torch 2.13 gives in float32
 PERPLEXITIES = {4: 21.186267, 64: 21.735994}
+# 20 prompts, and what it continues them with greedily; PONENTE_WRITE_GOLDEN=1 has transformers write them anew
+GREEDY = Path(__file__).parent / "golden" / "smollm2_greedy.json"
+NEW_TOKENS = 24
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +111,35 @@ def test_the_perplexities_are_what_transformers_gives_today(smollm2: Path, windo
         losses.append(float(torch.nn.functional.cross_entropy(found, ids[0, 1:])))
     for count, expected in PERPLEXITIES.items():
         assert float(np.exp(np.mean(losses[:count]))) == pytest.approx(expected, rel=1e-5)
+
+
+def test_greedy_text_is_that_of_transformers(smollm2: Path, model: Any) -> None:
+    expected: dict[str, str] = json.loads(GREEDY.read_text())
+    assert len(expected) == 20
+    sampling = SamplingConfig(temperature=0, max_new_tokens=NEW_TOKENS)
+    found = complete(jax.tree.map(jnp.asarray, model), load_tokenizer(str(smollm2)), list(expected), sampling)
+    assert dict(zip(expected, found, strict=True)) == expected
+
+
+@pytest.mark.soak
+def test_the_greedy_texts_are_what_transformers_gives_today(smollm2: Path) -> None:
+    torch = pytest.importorskip("torch", reason="wants torch, which the library does not")
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(smollm2)
+    expected = json.loads(GREEDY.read_text())
+
+    def continued(prompt: str) -> str:
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        with torch.no_grad():
+            whole = theirs.generate(ids, do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=2)
+        text: str = tokenizer.decode(whole[0, ids.shape[1] :], skip_special_tokens=True)
+        return text
+
+    found = {prompt: continued(prompt) for prompt in expected}
+    if os.environ.get("PONENTE_WRITE_GOLDEN"):
+        GREEDY.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    assert found == json.loads(GREEDY.read_text())
 
 
 @pytest.fixture(scope="module")

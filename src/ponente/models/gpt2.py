@@ -21,6 +21,7 @@ from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, 
 from ponente.models.parameters import Parameter, stacked
 from ponente.models.stack import ATTENTION_OUTPUT, fold_layers
 from ponente.ops.attention import AttentionDropout, Mask, attend
+from ponente.ops.linear import linear
 from ponente.ops.norm import layer_norm
 
 
@@ -249,7 +250,7 @@ class Gpt2(eqx.Module):
             here = None if dropout is None else dropout.within(number)
             normed = layer_norm(x_BSD, block.norm_attention_D, block.norm_attention_bias_D, epsilon)
             q, k, v = (
-                _plus(jnp.einsum("BSD,DNH->BSNH", normed, weight), bias)
+                _plus(linear(normed, weight), bias)
                 for weight, bias in (
                     (block.w_q_DNH, block.b_q_NH),
                     (block.w_k_DNH, block.b_k_NH),
@@ -268,12 +269,12 @@ class Gpt2(eqx.Module):
             dropped = None if here is None else AttentionDropout(here.within(0).keys_B(), config.attn_pdrop)
             mixed = attend(q, k, v.astype(q.dtype), mask, backend=config.attn_backend, dropout=dropped)
             mixed = checkpoint_name(mixed.astype(x_BSD.dtype), ATTENTION_OUTPUT)
-            attended = _plus(jnp.einsum("BSNH,NHD->BSD", mixed, block.w_out_NHD), block.b_out_D)
+            attended = _plus(linear(mixed, block.w_out_NHD, 2), block.b_out_D)
             x_BSD = x_BSD + (attended if here is None else here.within(1)(attended, config.resid_pdrop))
             normed = layer_norm(x_BSD, block.norm_mlp_D, block.norm_mlp_bias_D, epsilon)
-            up_BSF = _plus(jnp.einsum("BSD,DF->BSF", normed, block.w_up_DF), block.b_up_F)
+            up_BSF = _plus(linear(normed, block.w_up_DF), block.b_up_F)
             active_BSF = ACTIVATIONS[config.activation_function](up_BSF)
-            made = _plus(jnp.einsum("BSF,FD->BSD", active_BSF, block.w_down_FD), block.b_down_D)
+            made = _plus(linear(active_BSF, block.w_down_FD), block.b_down_D)
             return x_BSD + (made if here is None else here.within(2)(made, config.resid_pdrop)), kept
 
         x_BSD, kept = fold_layers(

@@ -21,6 +21,7 @@ from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, 
 from ponente.models.parameters import Parameter, stacked
 from ponente.models.stack import ATTENTION_OUTPUT, fold_layers
 from ponente.ops.attention import Mask, attend
+from ponente.ops.linear import linear
 from ponente.ops.norm import rms_norm
 from ponente.ops.rotary import DefaultRotary, Rotary, RotaryConfig, rotary_at, rotary_from_hf, rotary_to_hf
 
@@ -213,15 +214,15 @@ class Attention(eqx.Module):
 
     def project(self, x_BSD: Array, rotary: Rotary, epsilon: float) -> tuple[Array, Array, Array]:
         """Queries, keys and values."""
-        q_BSNH = _plus(jnp.einsum("BSD,DNH->BSNH", x_BSD, self.w_q_DNH), self.b_q_NH)
-        k_BSKH = _plus(jnp.einsum("BSD,DKH->BSKH", x_BSD, self.w_k_DKH), self.b_k_KH)
-        v_BSKH = _plus(jnp.einsum("BSD,DKH->BSKH", x_BSD, self.w_v_DKH), self.b_v_KH)
+        q_BSNH = _plus(linear(x_BSD, self.w_q_DNH), self.b_q_NH)
+        k_BSKH = _plus(linear(x_BSD, self.w_k_DKH), self.b_k_KH)
+        v_BSKH = _plus(linear(x_BSD, self.w_v_DKH), self.b_v_KH)
         if self.norm_q_H is not None:
             q_BSNH, k_BSKH = rms_norm(q_BSNH, self.norm_q_H, epsilon), rms_norm(k_BSKH, self.norm_k_H, epsilon)
         return rotary(q_BSNH), rotary(k_BSKH), v_BSKH
 
     def output(self, mixed_BSNH: Array) -> Array:
-        return _plus(jnp.einsum("BSNH,NHD->BSD", mixed_BSNH, self.w_out_NHD), self.b_out_D)
+        return _plus(linear(mixed_BSNH, self.w_out_NHD, 2), self.b_out_D)
 
 
 class Mlp(eqx.Module):
@@ -247,10 +248,10 @@ class Mlp(eqx.Module):
         return cls(into, into, back, bias(inner), bias(inner), bias(width))
 
     def __call__(self, x_BSD: Array, activation: ActivationName) -> Array:
-        gate_BSF = _plus(jnp.einsum("BSD,DF->BSF", x_BSD, self.w_gate_DF), self.b_gate_F)
-        up_BSF = _plus(jnp.einsum("BSD,DF->BSF", x_BSD, self.w_up_DF), self.b_up_F)
+        gate_BSF = _plus(linear(x_BSD, self.w_gate_DF), self.b_gate_F)
+        up_BSF = _plus(linear(x_BSD, self.w_up_DF), self.b_up_F)
         hidden_BSF = ACTIVATIONS[activation](gate_BSF) * up_BSF
-        return _plus(jnp.einsum("BSF,FD->BSD", hidden_BSF, self.w_down_FD), self.b_down_D)
+        return _plus(linear(hidden_BSF, self.w_down_FD), self.b_down_D)
 
 
 class Block(eqx.Module):

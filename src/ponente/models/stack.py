@@ -7,17 +7,20 @@ import jax
 from jax import Array
 
 from ponente.config.errors import RefusedError
+from ponente.ops.linear import PRODUCT
 
 Layer = TypeVar("Layer")
 ATTENTION_OUTPUT = "attention_output"  # a name that policies know
 
+_PRODUCTS = jax.checkpoint_policies.save_from_both_policies(
+    jax.checkpoint_policies.dots_with_no_batch_dims_saveable, jax.checkpoint_policies.save_only_these_names(PRODUCT)
+)
 _POLICIES: dict[str, Any] = {
     "full": None,  # keep only the input of each layer
     "recompute": None,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "dots": _PRODUCTS,
     "dots_and_attention": jax.checkpoint_policies.save_from_both_policies(
-        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(ATTENTION_OUTPUT),
+        _PRODUCTS, jax.checkpoint_policies.save_only_these_names(ATTENTION_OUTPUT)
     ),
     "attention": jax.checkpoint_policies.save_only_these_names(ATTENTION_OUTPUT),
     "save_all": jax.checkpoint_policies.everything_saveable,

@@ -17,6 +17,7 @@ from ponente.config.errors import RefusedError
 from ponente.ops import cudnn
 from ponente.ops.dropout import drop
 
+_BLOCK, _MOST_BLOCKS = 128, 8  # queries at once, at least; blocks, at most
 _LOWEST = -3.4e38  # instead of -inf, which would make a row without any key NaN
 
 Backend = Literal["default", "xla", "cudnn", "cudnn_packed"]
@@ -147,17 +148,37 @@ def _attend_xla(
     soft_cap: float | None,
     dropout: AttentionDropout | None,
 ) -> Array:
-    """Plain attention: scores and softmax in float32."""
+    """Plain attention: scores and softmax in float32, for some queries at a time and the keys that they may see."""
     batch, queries, heads, size = q_BTNH.shape
     keys, groups = k_BSKH.shape[1], k_BSKH.shape[2]
-    q_BTKGH = q_BTNH.reshape(batch, queries, groups, heads // groups, size)
-    scores = jnp.einsum("BTKGH,BSKH->BKGTS", q_BTKGH, k_BSKH, preferred_element_type=jnp.float32) * scale
-    if soft_cap is not None:
-        scores = soft_cap * jnp.tanh(scores / soft_cap)
+    q_BKGTH = q_BTNH.reshape(batch, queries, groups, heads // groups, size).transpose(0, 2, 3, 1, 4)
+    k_BKSH, v_BKSH = k_BSKH.swapaxes(1, 2), v_BSKH.swapaxes(1, 2)
     allowed_BTS = mask.allowed(queries, keys, window)
-    scores = jnp.where(allowed_BTS[:, None, None], scores, _LOWEST)
-    weights = jax.nn.softmax(scores, axis=-1).astype(v_BSKH.dtype)
-    if dropout is not None:
-        weights = drop(weights, dropout.keys_B, dropout.rate)
-    mixed = jnp.einsum("BKGTS,BSKH->BTKGH", weights, v_BSKH)
-    return mixed.reshape(batch, queries, heads, size)
+
+    def mixed(number: int, block: slice, seen: slice) -> Array:
+        q_BKQH = q_BKGTH[:, :, :, block].reshape(batch, groups, -1, size)  # of all heads of a group together
+        k, v = k_BKSH[:, :, seen], v_BKSH[:, :, seen]
+        scores = jnp.einsum("BKQH,BKSH->BKQS", q_BKQH, k, preferred_element_type=jnp.float32) * scale
+        if soft_cap is not None:
+            scores = soft_cap * jnp.tanh(scores / soft_cap)
+        allowed_BQS = jnp.tile(allowed_BTS[:, block, seen], (1, heads // groups, 1))
+        scores = jnp.where(allowed_BQS[:, None], scores, _LOWEST)
+        weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+        if dropout is not None:
+            keys_B = jax.vmap(jax.random.fold_in, (0, None))(dropout.keys_B, number)
+            weights = drop(weights, keys_B, dropout.rate)
+        return jnp.einsum("BKQS,BKSH->BKQH", weights, v).reshape(batch, groups, heads // groups, -1, size)
+
+    parts = [mixed(number, *block) for number, block in enumerate(_blocks(queries, keys, mask, window))]
+    return jnp.concatenate(parts, axis=3).transpose(0, 3, 1, 2, 4).reshape(batch, queries, heads, size)
+
+
+def _blocks(queries: int, keys: int, mask: Mask, window: int | None) -> list[tuple[slice, slice]]:
+    """Queries in equal blocks, each with the keys from the first to the last that one of them may see."""
+    if mask.query_positions_BT is not None:
+        return [(slice(0, queries), slice(0, keys))]
+    fitting = (count for count in range(_MOST_BLOCKS, 1, -1) if queries % count == 0 and queries // count >= _BLOCK)
+    size = queries // next(fitting, 1)
+    firsts = range(0, queries, size)
+    backs = [0 if window is None else max(0, first - window + 1) for first in firsts]
+    return [(slice(first, first + size), slice(back, first + size)) for first, back in zip(firsts, backs, strict=True)]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ponente.config.errors import RefusedError
+from ponente.ops import attention
 from ponente.ops.attention import AttentionDropout, Mask, attend
 
 
@@ -49,6 +50,26 @@ def test_attention_is_what_it_should_be(
     mask = Mask(segment_ids_BS=None if segments is None else jnp.asarray(segments))
     found = jax.jit(lambda q, k, v: attend(q, k, v, mask, window=window, soft_cap=soft_cap))(q, k, v)
     np.testing.assert_allclose(found, plain(q, k, v, segments, window, soft_cap), atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 3, 200])
+@pytest.mark.parametrize("length", [256, 384, 260])
+def test_rows_of_many_tokens_are_taken_in_blocks(length: int, window: int | None) -> None:
+    q, k, v = made(length=length)
+    segments = np.stack([np.arange(length) // 150, np.arange(length) // 100])
+    mask = Mask(segment_ids_BS=jnp.asarray(segments))
+    found = jax.jit(lambda q, k, v: attend(q, k, v, mask, window=window))(q, k, v)
+    np.testing.assert_allclose(found, plain(q, k, v, segments, window), atol=1e-5)
+
+
+def test_gradients_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gradients() -> tuple[jax.Array, ...]:
+        return jax.grad(lambda q, k, v: jnp.sin(attend(q, k, v, Mask(), window=300)).sum(), argnums=(0, 1, 2))(*made(length=512))
+
+    in_blocks = gradients()
+    monkeypatch.setattr(attention, "_MOST_BLOCKS", 1)
+    for found, expected in zip(in_blocks, gradients(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_queries_may_stand_behind_their_keys() -> None:

@@ -1,0 +1,47 @@
+"""Products with weights against einsum: values, gradients, types, and what checkpointing keeps of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ponente.models.stack import fold_layers
+from ponente.ops.linear import linear
+
+CASES = {
+    "wider": ((2, 5, 4), (4, 9), 1, "BSD,DF->BSF"),
+    "narrower": ((2, 5, 9), (9, 4), 1, "BSF,FD->BSD"),
+    "to heads": ((2, 5, 4), (4, 3, 8), 1, "BSD,DNH->BSNH"),
+    "from heads": ((2, 5, 3, 8), (3, 8, 4), 2, "BSNH,NHD->BSD"),
+    "from heads, wider": ((2, 5, 3, 2), (3, 2, 7, 5), 2, "BSNH,NHXY->BSXY"),
+    "no rows": ((4,), (4, 9), 1, "D,DF->F"),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_values_and_gradients_are_those_of_einsum(case: tuple, dtype: jnp.dtype) -> None:  # type: ignore[type-arg]
+    x_shape, weight_shape, contracted, letters = case
+    x = jax.random.normal(jax.random.key(0), x_shape, dtype)
+    weight = jax.random.normal(jax.random.key(1), weight_shape, dtype)
+    expected, by_einsum = jax.vjp(lambda x, weight: jnp.einsum(letters, x, weight), x, weight)
+    found, by_linear = jax.vjp(lambda x, weight: linear(x, weight, contracted), x, weight)
+    by_y = jax.random.normal(jax.random.key(2), expected.shape, dtype)
+    for ours, theirs in zip((found, *by_linear(by_y)), (expected, *by_einsum(by_y)), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(*(np.asarray(one, np.float32) for one in (ours, theirs)), rtol=2e-2, atol=1e-5)
+
+
+@pytest.mark.parametrize(("policy", "products"), [("full", 8), ("dots", 6)])
+def test_checkpointing_by_policy_sees_the_products(policy: str, products: int) -> None:
+    """Two layers: a product each, two for its gradients, and one more each where it is made again."""
+    weights = jnp.ones((2, 4, 4))
+
+    def loss(weights: jax.Array) -> jax.Array:
+        x, _ = fold_layers(
+            weights, jnp.ones((3, 4)), lambda weight, x, *_: (jnp.sin(linear(x, weight)), None),
+            is_scanned=False, checkpointing=policy,
+        )  # fmt: skip
+        return x.sum()
+
+    assert str(jax.make_jaxpr(jax.grad(loss))(weights)).count("dot_general[") == products
