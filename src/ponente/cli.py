@@ -293,6 +293,9 @@ def _data_stats(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _train(options: argparse.Namespace, arguments: list[str]) -> int:
+    from ponente.train.memory import keep_memory
+
+    keep_memory()  # before anything that starts a thread
     from ponente.experiment.training import train_lm
     from ponente.train.config import load_train_config
 
@@ -310,6 +313,9 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _eval(options: argparse.Namespace, arguments: list[str]) -> int:
+    from ponente.train.memory import keep_memory
+
+    keep_memory()
     from ponente.evaluate.command import evaluate_saved
 
     _log_to_terminal()

@@ -1,4 +1,4 @@
-"""A real model, SmolLM2-135M-Instruct, against transformers: perplexity on wikitext-2, greedy text, its folder there and back.
+"""A real model, SmolLM2-135M-Instruct, against transformers: perplexity, greedy text, its folder there and back.
 
 Four windows here; all 64 that ../shared/data/README.md tells of with `pytest -m soak tests/parity/test_smollm2.py`.
 """

@@ -71,7 +71,7 @@ def _sums(
     hidden: Array, head: Array, targets: Array, weights: Array, z_loss: float, kind: _Head, chunks: int
 ) -> tuple[Array, Array]:
     def chunk(total: Array, part: tuple[Array, ...]) -> tuple[Array, None]:
-        losses, entropies, _ = _of_logits(kind.logits(part[0], head), part[1], z_loss)
+        losses, entropies, _, _ = _of_logits(kind.logits(part[0], head), part[1], z_loss)
         return total + jnp.stack([(losses * part[2]).sum(), (entropies * part[2]).sum()]), None
 
     totals, _ = jax.lax.scan(chunk, jnp.zeros(2, jnp.float32), _split((hidden, targets, weights), chunks))
@@ -87,11 +87,12 @@ def _forward(
         total, head_gradient = carry
         hidden_part, target_part, weight_part = part
         logits = kind.logits(hidden_part, head)
-        losses, entropies, softmax = _of_logits(logits, target_part, z_loss)
+        losses, entropies, shifted_sum, maximum = _of_logits(logits, target_part, z_loss)
         total = total + jnp.stack([(losses * weight_part).sum(), (entropies * weight_part).sum()])
-        slope = weight_part * (1 + 2 * z_loss * softmax.log_normalizer)
+        log_normalizer = jnp.log(shifted_sum) + maximum
+        slope = weight_part * (1 + 2 * z_loss * log_normalizer)
         is_target = jnp.arange(logits.shape[1])[None, :] == target_part[:, None]
-        by_logits = softmax.exponentials * (slope / softmax.total)[:, None] - is_target * weight_part[:, None]
+        by_logits = jnp.exp(logits - log_normalizer[:, None]) * slope[:, None] - is_target * weight_part[:, None]
         if kind.soft_cap is not None:
             by_logits = by_logits * (1 - (logits / kind.soft_cap) ** 2)
         by_logits = by_logits.astype(hidden_part.dtype)
@@ -115,22 +116,13 @@ def _backward(
 _sums.defvjp(_forward, _backward)
 
 
-class _Softmax(NamedTuple):
-    """A softmax in its parts, so that exponentials are taken once."""
-
-    exponentials: Array  # of logits less their row's maximum
-    total: Array  # of a row's exponentials
-    log_normalizer: Array
-
-
-def _of_logits(logits: Array, targets: Array, z_loss: float) -> tuple[Array, Array, _Softmax]:
-    """Loss and cross-entropy of each row, and the softmax of the logits."""
+def _of_logits(logits: Array, targets: Array, z_loss: float) -> tuple[Array, Array, Array, Array]:
+    """Loss and cross-entropy of each row; also the sum of exponentials above the maximum, and the maximum."""
     maximum = logits.max(axis=-1)
-    exponentials = jnp.exp(logits - maximum[:, None])
-    total = exponentials.sum(axis=-1)
-    log_normalizer = jnp.log(total) + maximum
+    shifted_sum = jnp.exp(logits - maximum[:, None]).sum(axis=-1)
+    log_normalizer = jnp.log(shifted_sum) + maximum
     entropy = log_normalizer - jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-    return entropy + z_loss * log_normalizer**2, entropy, _Softmax(exponentials, total, log_normalizer)
+    return entropy + z_loss * log_normalizer**2, entropy, shifted_sum, maximum
 
 
 def _split(parts: tuple[Array, ...], chunks: int) -> tuple[Array, ...]:

@@ -126,9 +126,12 @@ def rotary_at(config: RotaryConfig, positions_BS: Array, head_size: int, dtype: 
         )
     frequencies = jnp.asarray(config.frequencies(head_size), jnp.float32)
     angles_BSh = positions_BS[..., None].astype(jnp.float32) * frequencies
-    angles_BS1H = jnp.concatenate([angles_BSh, angles_BSh], axis=-1)[:, :, None, :]
-    factor = config.attention_factor()
-    return Rotary((jnp.cos(angles_BS1H) * factor).astype(dtype), (jnp.sin(angles_BS1H) * factor).astype(dtype))
+    # The halves of a head turn alike. A product puts the two side by side, because XLA computes what a product gives
+    # once; on a CPU it would compute anything else anew in each use of it, cosines for every head of every layer.
+    twice_hH = jnp.tile(jnp.eye(head_size // 2, dtype=jnp.float32), 2)
+    turns = (jnp.cos(angles_BSh), jnp.sin(angles_BSh))
+    cos, sin = (jnp.matmul(turn * config.attention_factor(), twice_hH, precision="highest") for turn in turns)
+    return Rotary(cos[:, :, None].astype(dtype), sin[:, :, None].astype(dtype))
 
 
 def rotary_from_hf(config: Mapping[str, Any]) -> RotaryConfig:

@@ -116,7 +116,7 @@ def test_what_is_kept_for_the_backward_pass_changes_no_gradient(config: LmConfig
         return jax.jit(jax.grad(lambda model: jnp.sum(model.hidden(Tokens.plain(ids())) ** 3)))(model)
 
     for left, right in zip(jax.tree.leaves(gradients(True)), jax.tree.leaves(gradients(policy)), strict=True):
-        np.testing.assert_allclose(left, right, rtol=2e-3, atol=2e-5)
+        np.testing.assert_allclose(left, right, rtol=2e-3, atol=2e-5 * max(1, np.abs(right).max()))
 
 
 def test_an_unknown_policy_is_refused() -> None:

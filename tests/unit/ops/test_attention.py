@@ -64,7 +64,9 @@ def test_rows_of_many_tokens_are_taken_in_blocks(length: int, window: int | None
 
 def test_gradients_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     def gradients() -> tuple[jax.Array, ...]:
-        return jax.grad(lambda q, k, v: jnp.sin(attend(q, k, v, Mask(), window=300)).sum(), argnums=(0, 1, 2))(*made(length=512))
+        return jax.grad(lambda q, k, v: jnp.sin(attend(q, k, v, Mask(), window=300)).sum(), argnums=(0, 1, 2))(
+            *made(length=512)
+        )
 
     in_blocks = gradients()
     monkeypatch.setattr(attention, "_MOST_BLOCKS", 1)

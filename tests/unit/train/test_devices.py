@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -19,23 +17,3 @@ def test_deterministic_runs_ask_xla_for_it(is_deterministic: bool, times: int, m
 
 def test_devices_are_told_in_words() -> None:
     assert describe_devices().endswith("cpu")
-
-
-def test_memory_that_was_freed_is_taken_again_without_page_faults() -> None:
-    script = """
-import resource
-import numpy as np
-from concurrent.futures import ThreadPoolExecutor
-from ponente.train.devices import keep_memory
-
-def faults(_):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    np.empty(1 << 26, np.uint8).fill(1)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-keep_memory()
-with ThreadPoolExecutor(1) as thread:
-    print(list(thread.map(faults, range(3)))[-1])
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 100  # of 16,384 pages
