@@ -20,7 +20,8 @@ def linear(x: Array, weight: Array, contracted: int = 1) -> Array:
 
     Example: `linear(mixed_BSNH, w_out_NHD, 2)` has the axes B, S, D.
     """
-    return checkpoint_name(_product(x, weight, contracted), PRODUCT)
+    named: Array = checkpoint_name(_product(x, weight, contracted), PRODUCT)
+    return named
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
