@@ -33,6 +33,7 @@ def main() -> None:
         for name, run in contestants(flags, rows).items():
             note(f"round {number + 1} of {flags.repeats}: {name}")
             figures = run()
+            note(f"{figures['tokens_per_second']:,.0f} tokens/s")
             speeds.setdefault(name, []).append(figures["tokens_per_second"])
             losses[name] = figures["losses"]
     print(f"16 rows of 256 tokens a step, f32, 2 threads: tokens/s, best of {flags.repeats} (all)")
