@@ -115,8 +115,10 @@ def test_what_is_kept_for_the_backward_pass_changes_no_gradient(config: LmConfig
         model = made(replace(config, gradient_checkpointing=checkpointing))
         return jax.jit(jax.grad(lambda model: jnp.sum(model.hidden(Tokens.plain(ids())) ** 3)))(model)
 
-    for left, right in zip(jax.tree.leaves(gradients(True)), jax.tree.leaves(gradients(policy)), strict=True):
-        np.testing.assert_allclose(left, right, rtol=2e-3, atol=2e-5 * max(1, np.abs(right).max()))
+    expected = jax.tree.leaves(gradients(True))
+    noise = 1e-8 * max(np.abs(one).max() for one in expected)  # all that a bias of keys has, whose gradient is 0
+    for left, right in zip(expected, jax.tree.leaves(gradients(policy)), strict=True):
+        np.testing.assert_allclose(left, right, rtol=0, atol=3e-6 * np.abs(left).max() + noise)
 
 
 def test_an_unknown_policy_is_refused() -> None:
