@@ -16,6 +16,8 @@ from ponente.tokens.definition import define
 from ponente.tokens.engine import trial_by
 from ponente.tokens.fast import FastEngine
 from ponente.tokens.files import read_folder
+from ponente.tokens.formats import TextFormat
+from ponente.tokens.formats.format import EncoderOptions
 from ponente.tokens.load import load_tokenizer
 from ponente.tokens.reference import ReferenceEngine
 from ponente.tokens.tokenizer import Tokenizer
@@ -86,6 +88,20 @@ def test_ids_are_the_golden_ones_by_either_engine(shared_data: SharedData, name:
     assert (tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_id) == FACTS[name]
     hello, _ = tokenizer.encode_flat(["Hello world"])
     assert hello.tolist()[-len(HELLO_WORLD[name]) :] == HELLO_WORLD[name]
+
+
+@every_tokenizer
+def test_a_tokenizer_that_ends_texts_itself_gives_the_same_rows(shared_data: SharedData, name: str) -> None:
+    folder = shared_data("tokenizers") / name
+    plain, ending = load(folder), load_tokenizer(str(folder), ends_texts=True)
+    assert ending.engine.startswith("fastokens")
+    assert ending.fingerprint == plain.fingerprint
+    ids, _ = ending.encode_flat(["Hello world"])
+    assert ids[-1] == FACTS[name][2] != plain.encode_flat(["Hello world"])[0][-1]
+    texts = {"text": [*GOLDEN["texts"], *corpus_sample(shared_data("corpora"))[::50]]}
+    rows, expected = (TextFormat().encoder(one, EncoderOptions())(texts) for one in (ending, plain))
+    np.testing.assert_array_equal(rows.offsets, expected.offsets)
+    np.testing.assert_array_equal(rows.columns["input_ids"], expected.columns["input_ids"])
 
 
 @every_tokenizer

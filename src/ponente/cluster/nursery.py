@@ -6,6 +6,7 @@ is not to be had, or the process has died, there is no worker from it, and the c
 """
 
 import contextlib
+import gc
 import importlib
 import multiprocessing
 import os
@@ -116,6 +117,7 @@ def _tend_until_alone(connection: Connection, serve: Serve, importing: threading
         message = connection.recv()
         if message == _BEAR:
             importing.join()
+            gc.freeze()  # workers need not go through what they share
             handle = recv_handle(connection)
             pid = os.fork()
             if pid == 0:

@@ -127,7 +127,13 @@ def _checked_tokenizer(spec: CacheSpec, nursery: Nursery | None = None, threads:
         if nursery is not None and LOSS_MASK not in spec.row_format.columns():  # masks need the reference
             nursery.prepare(loading(definition, threads))
 
-    tokenizer = load_tokenizer(spec.tokenizer, vocab_size=spec.vocab_size, engine="tokenizers", on_defined=prepare)
+    tokenizer = load_tokenizer(
+        spec.tokenizer,
+        vocab_size=spec.vocab_size,
+        engine="tokenizers",
+        ends_texts=spec.row_format.ends_texts(spec.options),
+        on_defined=prepare,
+    )
     spec.row_format.encoder(tokenizer, spec.options)
     return tokenizer
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ponente.config.errors import UserError
+from ponente.tokens.ending import with_end
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,8 @@ class TokenizerDefinition:
     """All that is known of a tokenizer before any library has read it."""
 
     name: str
-    text: str  # tokenizer.json as engines read it, without truncation and padding
+    text: str  # tokenizer.json as engines read it: without truncation and padding, perhaps with an end of texts
+    post_processor: Any  # of the folder's own tokenizer.json
     vocab_size: int
     named_tokens: dict[str, str]  # {"eos_token": "</s>", …}
     bos_id: int | None
@@ -54,7 +56,7 @@ class TokenizerDefinition:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of what ids depend on, the same for every layout, key order and age of the file."""
-        return _fingerprint(self.parsed, self.bos_id, self.eos_id)
+        return _fingerprint({**self.parsed, "post_processor": self.post_processor}, self.bos_id, self.eos_id)
 
     def ids(self) -> dict[str, int]:
         """Every token with its id, added ones included."""
@@ -64,13 +66,14 @@ class TokenizerDefinition:
         return {name: value for name, value in self.__dict__.items() if name != "parsed"}  # slow to send
 
 
-def define(name: str, files: Mapping[str, bytes]) -> TokenizerDefinition:
+def define(name: str, files: Mapping[str, bytes], *, ends_texts: bool = False) -> TokenizerDefinition:
     """The definition in the files of a folder; UserError where there is none.
 
     Args:
         name: as the user wrote it, for errors.
         files: the bytes of those of `TOKENIZER_FILES` that are there; tokenizer.json, or vocab.json with merges.txt, at
             least.
+        ends_texts: whether the EOS, where there is one, is to be among the special tokens that are put around a text.
     """
     config = _object(name, "tokenizer_config.json", files)
     named = _named_tokens(config, _object(name, "special_tokens_map.json", files))
@@ -83,7 +86,8 @@ def define(name: str, files: Mapping[str, bytes]) -> TokenizerDefinition:
             )
     else:
         parsed = _byte_level(name, files, config, named)
-    parsed = {**parsed, "truncation": None, "padding": None, "post_processor": _untrimmed(parsed.get("post_processor"))}
+    own = _untrimmed(parsed.get("post_processor"))
+    parsed = {**parsed, "truncation": None, "padding": None, "post_processor": own}
     ids = _ids(parsed)
     for role, token in list(named.items()):
         if token not in ids:
@@ -92,9 +96,12 @@ def define(name: str, files: Mapping[str, bytes]) -> TokenizerDefinition:
     special = {token["id"] for token in parsed.get("added_tokens") or [] if token.get("special")}
     special |= {ids[token] for role, token in named.items() if role in ("bos_token", "eos_token", "pad_token")}
     bos, eos = (ids[named[role]] if role in named else None for role in ("bos_token", "eos_token"))
+    if ends_texts and eos is not None:
+        parsed["post_processor"] = with_end(own, named["eos_token"], eos)
     definition = TokenizerDefinition(
         name=name,
         text=msgspec.json.encode(parsed).decode(),
+        post_processor=own,
         vocab_size=max(ids.values(), default=-1) + 1,
         named_tokens=named,
         bos_id=bos,

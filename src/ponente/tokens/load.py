@@ -30,6 +30,7 @@ def load_tokenizer(
     *,
     vocab_size: int | None = None,
     engine: EngineName | str | None = None,
+    ends_texts: bool = False,
     on_defined: Callable[[TokenizerDefinition], None] | None = None,
 ) -> Tokenizer:
     """The tokenizer called `name`.
@@ -39,6 +40,7 @@ def load_tokenizer(
             "passthrough" for data that are token ids already. What lies here goes before the hub.
         vocab_size: needed with "passthrough"; for others it must be theirs.
         engine: "tokenizers" or "fastokens"; by default the fast one if it is exact.
+        ends_texts: whether its special tokens shall end with the EOS, where it has one and can be told so.
         on_defined: is told the definition, if there is one, before any library reads it.
 
     Example: `load_tokenizer("gpt2").encode_flat(["Hello world"])[0].tolist() == [15496, 995]`
@@ -52,7 +54,7 @@ def load_tokenizer(
                 "may have; set data.vocab_size"
             )
         return PassthroughTokenizer(vocab_size)
-    definition = define(name, tokenizer_files(name))
+    definition = define(name, tokenizer_files(name), ends_texts=ends_texts)
     if on_defined is not None:
         on_defined(definition)
     reference = ReferenceEngine(definition)

@@ -142,7 +142,7 @@ class _SegmentCutter:
                 f"{rows + 1}. Correct the format."
             )
         ids, most = encoded.columns[INPUT_IDS], self._build.tokenizer.vocab_size
-        if tokens and (int(ids.max()) >= most or int(ids.min()) < 0):
+        if tokens and (int(ids.max()) >= most or (ids.dtype.kind != "u" and int(ids.min()) < 0)):
             raise RefusedError(
                 f"found ids from {int(ids.min())} to {int(ids.max())} from {kind}; needed ids below {most}, the size "
                 "of the vocabulary. Correct the format, or name the tokenizer that it is of."

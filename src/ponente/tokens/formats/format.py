@@ -56,6 +56,10 @@ class TokenFormat(draccus.ChoiceRegistry):
     def columns(self) -> tuple[str, ...]:
         """The columns it makes, `input_ids` first."""
 
+    def ends_texts(self, options: EncoderOptions) -> bool:
+        """Whether the tokenizer had better put the EOS among its own special tokens, because the encoder wants it."""
+        return False
+
     @abstractmethod
     def encoder(self, tokenizer: Tokenizer, options: EncoderOptions) -> Encoder:
         """A function from the values of some rows to their tokens; fails here, early, if it never could."""

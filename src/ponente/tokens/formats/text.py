@@ -24,11 +24,14 @@ class TextFormat(TokenFormat):
     def columns(self) -> tuple[str, ...]:
         return (INPUT_IDS,)
 
+    def ends_texts(self, options: EncoderOptions) -> bool:
+        return options.enforce_eos
+
     def encoder(self, tokenizer: Tokenizer, options: EncoderOptions) -> Encoder:
         own = frame_of(tokenizer, enforce_eos=False)
         whole = frame_of(tokenizer, enforce_eos=options.enforce_eos)
         own_length = len(own.before) + len(own.after)
-        nothing, missing = own.before[:0], whole.after[len(own.after) :]  # the EOS, or nothing
+        nothing, missing = own.before[:0], whole.after[len(own.after) :]  # the EOS, where the tokenizer adds none
 
         def encode(values: Mapping[str, list[Any]]) -> EncodedRows:
             ids, offsets, bad = encode_texts(tokenizer, values[self.text_key], add_special_tokens=True)

@@ -26,7 +26,7 @@ def rows(encoded: EncodedRows) -> list[list[int]]:
     return [ids[a:b].tolist() for a, b in pairwise(encoded.offsets)]
 
 
-def framed(folder: Path, *, before: bool, after: bool) -> Tokenizer:
+def framed(folder: Path, *, before: bool, after: bool, ends_texts: bool) -> Tokenizer:
     """The tokenizer with a post-processor that puts BOS (1) before and EOS (0) after each text."""
     special = {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in
                (("<|im_start|>", 1), ("<|endoftext|>", 0))}  # fmt: skip
@@ -40,7 +40,7 @@ def framed(folder: Path, *, before: bool, after: bool) -> Tokenizer:
     processor = {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": special}
     processor["pair"] = [*single, {"Sequence": {"id": "B", "type_id": 1}}]
     path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": processor}))
-    return load_tokenizer(str(folder))
+    return load_tokenizer(str(folder), ends_texts=ends_texts)
 
 
 @settings(max_examples=100, deadline=None)
@@ -54,15 +54,36 @@ def test_each_row_is_its_text_and_an_end(tiny: Tokenizer, texts: list[str]) -> N
     assert rows(bare) == alone
 
 
+@pytest.mark.parametrize("ends_texts", [False, True])
 @pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
 def test_what_the_tokenizer_adds_itself_is_there_once_and_an_empty_text_is_an_empty_row(
-    own_folder: Path, tiny: Tokenizer, before: bool, after: bool
+    own_folder: Path, tiny: Tokenizer, before: bool, after: bool, ends_texts: bool
 ) -> None:
-    tokenizer = framed(own_folder, before=before, after=after)
+    tokenizer = framed(own_folder, before=before, after=after, ends_texts=ends_texts)
     encoded = TextFormat().encoder(tokenizer, OPTIONS)({"text": ["Hello", "", "a<|endoftext|>"]})
     expected = [tiny.encode_flat([text])[0].tolist() for text in ("Hello", "a<|endoftext|>")]
     first, last = ([1] if before else [], [0])
     assert rows(encoded) == [[*first, *expected[0], *last], [], [*first, *expected[1], *last]]
+
+
+OTHER_PROCESSORS = {  # and whether they can be told to end texts
+    "none": (None, True),
+    "bytes": ({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}, True),
+    "bert": ({"type": "BertProcessing", "sep": ["<|im_end|>", 2], "cls": ["<|im_start|>", 1]}, False),
+}
+
+
+@pytest.mark.parametrize(("processor", "can_end"), OTHER_PROCESSORS.values(), ids=OTHER_PROCESSORS)
+def test_rows_end_alike_whoever_ends_them(own_folder: Path, processor: object, can_end: bool) -> None:
+    path = own_folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": processor}))
+    plain, ending = (load_tokenizer(str(own_folder), engine="tokenizers", ends_texts=ends) for ends in (False, True))
+    texts = ["Hello", "", "a<|endoftext|>"]
+    assert rows(TextFormat().encoder(ending, OPTIONS)({"text": texts})) == rows(
+        TextFormat().encoder(plain, OPTIONS)({"text": texts})
+    )
+    assert (ending.encode_flat(["Hello"])[0][-1] == ending.eos_id) == can_end
+    assert ending.fingerprint == plain.fingerprint
 
 
 def test_rows_that_are_no_text_are_named_and_the_others_kept(tiny: Tokenizer) -> None:
