@@ -56,7 +56,7 @@ def load(folder: Path) -> Tokenizer:
 @cache
 def engines(folder: Path) -> tuple[FastEngine, ReferenceEngine]:
     definition = define(folder.name, read_folder(str(folder)) or {})
-    return FastEngine(definition), ReferenceEngine(definition)
+    return FastEngine(definition.text), ReferenceEngine(definition)
 
 
 def difference(folder: Path, texts: Sequence[str]) -> str | None:

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 
+from ponente.cluster.memory import quick_memory
+
 _CONTEXT = multiprocessing.get_context("spawn")
 _BEAR, _REAP = "bear", "reap"
 
@@ -31,7 +33,8 @@ class Nursery:
     def __init__(self, module: str, serve: Serve) -> None:
         self._connection, theirs = _CONTEXT.Pipe()
         self._process = _CONTEXT.Process(target=_tend, args=(theirs, module, serve), daemon=True)
-        self._process.start()
+        with quick_memory():
+            self._process.start()
         theirs.close()
 
     def prepare(self, task: Callable[[], None]) -> None:
@@ -106,8 +109,7 @@ def can_fork() -> bool:
 def _tend(connection: Connection, module: str, serve: Serve) -> None:
     """The main loop of the nursery's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    importing = threading.Thread(target=importlib.import_module, args=(module,))  # while the first task loads things
-    importing.start()
+    importing = threading.Thread(target=importlib.import_module, args=(module,))
     with contextlib.suppress(EOFError, OSError):  # the parent has gone
         _tend_until_alone(connection, serve, importing)
 
@@ -115,6 +117,8 @@ def _tend(connection: Connection, module: str, serve: Serve) -> None:
 def _tend_until_alone(connection: Connection, serve: Serve, importing: threading.Thread) -> None:
     while True:
         message = connection.recv()
+        if importing.ident is None:
+            importing.start()  # no sooner, or the first task would wait for it
         if message == _BEAR:
             importing.join()
             gc.freeze()  # workers need not go through what they share

@@ -46,10 +46,9 @@ from ponente.store.token_cache.segment import (
 )
 from ponente.store.volume import volume_of
 from ponente.tokens.agreement import check_agreement, source_changes
-from ponente.tokens.choice import loading
-from ponente.tokens.definition import TokenizerDefinition
 from ponente.tokens.formats.format import INPUT_IDS, LOSS_MASK, LOSS_WEIGHTS
 from ponente.tokens.load import load_tokenizer, on_trial
+from ponente.tokens.loaded import loading
 from ponente.tokens.meter import Meter
 from ponente.tokens.progress import BuildProgress
 from ponente.tokens.spec import CacheSpec
@@ -123,16 +122,16 @@ def _threads(busy: int) -> int:
 def _checked_tokenizer(spec: CacheSpec, nursery: Nursery | None = None, threads: int = 1) -> Tokenizer:
     """The reference tokenizer; what never could work with it fails here. The nursery loads the fast one meanwhile."""
 
-    def prepare(definition: TokenizerDefinition) -> None:
+    def prepare(text: bytes) -> None:
         if nursery is not None and LOSS_MASK not in spec.row_format.columns():  # masks need the reference
-            nursery.prepare(loading(definition, threads))
+            nursery.prepare(loading(text, threads))
 
     tokenizer = load_tokenizer(
         spec.tokenizer,
         vocab_size=spec.vocab_size,
         engine="tokenizers",
         ends_texts=spec.row_format.ends_texts(spec.options),
-        on_defined=prepare,
+        on_text=prepare,
     )
     spec.row_format.encoder(tokenizer, spec.options)
     return tokenizer

@@ -6,7 +6,7 @@ without truncation and padding, that every engine reads, and its fingerprint. No
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -66,7 +66,13 @@ class TokenizerDefinition:
         return {name: value for name, value in self.__dict__.items() if name != "parsed"}  # slow to send
 
 
-def define(name: str, files: Mapping[str, bytes], *, ends_texts: bool = False) -> TokenizerDefinition:
+def define(
+    name: str,
+    files: Mapping[str, bytes],
+    *,
+    ends_texts: bool = False,
+    on_text: Callable[[bytes], None] | None = None,
+) -> TokenizerDefinition:
     """The definition in the files of a folder; UserError where there is none.
 
     Args:
@@ -74,20 +80,26 @@ def define(name: str, files: Mapping[str, bytes], *, ends_texts: bool = False) -
         files: the bytes of those of `TOKENIZER_FILES` that are there; tokenizer.json, or vocab.json with merges.txt, at
             least.
         ends_texts: whether the EOS, where there is one, is to be among the special tokens that are put around a text.
+        on_text: is told what engines read as soon as it is known; the rest takes longer.
     """
     config = _object(name, "tokenizer_config.json", files)
     named = _named_tokens(config, _object(name, "special_tokens_map.json", files))
     if "tokenizer.json" in files:
-        parsed = _object(name, "tokenizer.json", files)
-        if not isinstance(parsed.get("model"), dict):
-            raise UserError(
-                f"found {name}/tokenizer.json without a model; needed a file that the `tokenizers` library wrote; "
-                "save the tokenizer again with its own library, or give another folder"
-            )
+        parts = _object(name, "tokenizer.json", files, msgspec.Raw)
     else:
-        parsed = _byte_level(name, files, config, named)
-    own = _untrimmed(parsed.get("post_processor"))
-    parsed = {**parsed, "truncation": None, "padding": None, "post_processor": own}
+        parts = _byte_level(name, files, config, named)
+    own = _untrimmed(_plain(name, parts.get("post_processor")))
+    around = _ended(name, parts, own, named.get("eos_token")) if ends_texts else own
+    parts = {**parts, "truncation": None, "padding": None, "post_processor": around}
+    text = msgspec.json.encode(parts)
+    if on_text is not None:
+        on_text(text)
+    parsed = {key: _plain(name, part) for key, part in parts.items()}
+    if not isinstance(parsed.get("model"), dict):
+        raise UserError(
+            f"found {name}/tokenizer.json without a model; needed a file that the `tokenizers` library wrote; "
+            "save the tokenizer again with its own library, or give another folder"
+        )
     ids = _ids(parsed)
     for role, token in list(named.items()):
         if token not in ids:
@@ -96,11 +108,9 @@ def define(name: str, files: Mapping[str, bytes], *, ends_texts: bool = False) -
     special = {token["id"] for token in parsed.get("added_tokens") or [] if token.get("special")}
     special |= {ids[token] for role, token in named.items() if role in ("bos_token", "eos_token", "pad_token")}
     bos, eos = (ids[named[role]] if role in named else None for role in ("bos_token", "eos_token"))
-    if ends_texts and eos is not None:
-        parsed["post_processor"] = with_end(own, named["eos_token"], eos)
     definition = TokenizerDefinition(
         name=name,
-        text=msgspec.json.encode(parsed).decode(),
+        text=text.decode(),
         post_processor=own,
         vocab_size=max(ids.values(), default=-1) + 1,
         named_tokens=named,
@@ -113,16 +123,35 @@ def define(name: str, files: Mapping[str, bytes], *, ends_texts: bool = False) -
     return definition
 
 
-def _object(name: str, file: str, files: Mapping[str, bytes]) -> dict[str, Any]:
+def _object(name: str, file: str, files: Mapping[str, bytes], values: Any = Any) -> dict[str, Any]:
     if file not in files:
         return {}
+    found: dict[str, Any] = _decoded(f"{name}/{file}", files[file], dict[str, values])
+    return found
+
+
+def _plain(name: str, part: Any) -> Any:
+    """A part of tokenizer.json that may not have been decoded yet."""
+    return _decoded(f"{name}/tokenizer.json", part, Any) if isinstance(part, msgspec.Raw) else part
+
+
+def _decoded(place: str, data: Any, kind: Any) -> Any:
     try:
-        return msgspec.json.decode(files[file], type=dict[str, Any])
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UserError(
-            f"found {name}/{file} with {len(files[file])} bytes that are no JSON object ({error}); needed the file as "
+            f"found {place} with {len(bytes(data))} bytes that are no JSON object ({error}); needed the file as "
             "it was published (a Git LFS pointer or half a download looks so); fetch it again"
         ) from error
+
+
+def _ended(name: str, parts: Mapping[str, Any], processor: Any, end: str | None) -> Any:
+    """The post-processor with the token `end` after each text; as it is where there is no such token."""
+    added = {token["content"]: token["id"] for token in _plain(name, parts.get("added_tokens")) or []}
+    number = added.get(end)
+    if number is None and end is not None:
+        number = _ids({key: _plain(name, part) for key, part in parts.items()}).get(end)
+    return processor if end is None or number is None else with_end(processor, end, number)
 
 
 def _named_tokens(*sources: dict[str, Any]) -> dict[str, str]:

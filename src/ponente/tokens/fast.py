@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from importlib.metadata import version
 
-import fastokens  # type: ignore[import-untyped]
 import numpy as np
 
-from ponente.tokens.definition import TokenizerDefinition
+from ponente.tokens.loaded import read
 from ponente.tokens.tokenizer import Ids, Offsets
 
 
@@ -15,8 +14,9 @@ class FastEngine:
 
     name = f"fastokens {version('fastokens')}"
 
-    def __init__(self, definition: TokenizerDefinition) -> None:
-        self._library = fastokens.Tokenizer.from_json_str(definition.text)
+    def __init__(self, text: str) -> None:
+        """Reads the `text` of a definition."""
+        self._library = read(text)
 
     def encode_flat(self, texts: Sequence[str], *, add_special_tokens: bool) -> tuple[Ids, Offsets]:
         ids, offsets = self._library.encode_batch_flat(list(texts), add_special_tokens=add_special_tokens)

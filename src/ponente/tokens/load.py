@@ -31,7 +31,7 @@ def load_tokenizer(
     vocab_size: int | None = None,
     engine: EngineName | str | None = None,
     ends_texts: bool = False,
-    on_defined: Callable[[TokenizerDefinition], None] | None = None,
+    on_text: Callable[[bytes], None] | None = None,
 ) -> Tokenizer:
     """The tokenizer called `name`.
 
@@ -41,7 +41,7 @@ def load_tokenizer(
         vocab_size: needed with "passthrough"; for others it must be theirs.
         engine: "tokenizers" or "fastokens"; by default the fast one if it is exact.
         ends_texts: whether its special tokens shall end with the EOS, where it has one and can be told so.
-        on_defined: is told the definition, if there is one, before any library reads it.
+        on_text: is told the tokenizer.json that engines read, if there is one, as soon as it is known.
 
     Example: `load_tokenizer("gpt2").encode_flat(["Hello world"])[0].tolist() == [15496, 995]`
     """
@@ -54,9 +54,7 @@ def load_tokenizer(
                 "may have; set data.vocab_size"
             )
         return PassthroughTokenizer(vocab_size)
-    definition = define(name, tokenizer_files(name), ends_texts=ends_texts)
-    if on_defined is not None:
-        on_defined(definition)
+    definition = define(name, tokenizer_files(name), ends_texts=ends_texts, on_text=on_text)
     reference = ReferenceEngine(definition)
     tokenizer = TextTokenizer(definition, reference, _fast_engine(definition, reference, engine))
     if vocab_size not in (None, tokenizer.vocab_size):

@@ -30,7 +30,7 @@ def definition(tiny_folder: Path) -> TokenizerDefinition:
 
 @pytest.fixture(scope="session")
 def engines(definition: TokenizerDefinition) -> tuple[FastEngine, ReferenceEngine]:
-    return FastEngine(definition), ReferenceEngine(definition)
+    return FastEngine(definition.text), ReferenceEngine(definition)
 
 
 class Wrong:
