@@ -19,8 +19,6 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 
-from ponente.cluster.memory import quick_memory
-
 _CONTEXT = multiprocessing.get_context("spawn")
 _BEAR, _REAP = "bear", "reap"
 
@@ -33,8 +31,7 @@ class Nursery:
     def __init__(self, module: str, serve: Serve) -> None:
         self._connection, theirs = _CONTEXT.Pipe()
         self._process = _CONTEXT.Process(target=_tend, args=(theirs, module, serve), daemon=True)
-        with quick_memory():
-            self._process.start()
+        self._process.start()
         theirs.close()
 
     def prepare(self, task: Callable[[], None]) -> None:
