@@ -11,19 +11,26 @@ import platform
 from importlib.metadata import entry_points
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's mallopt
+_LARGEST_KEPT = 1 << 30
+_NEEDED_MEMORY = 16 << 30  # for up to five of the largest blocks may be kept, in which a sixth does not quite fit
 
 
 def keep_memory() -> None:
-    """Makes a process that will compute on the CPU keep what it frees; elsewhere, and without glibc, does nothing.
+    """Makes a process that will compute on the CPU keep blocks that it frees, where there is glibc and memory enough.
 
     By default glibc gives large blocks back, and the next step pays a page fault for every 4 KiB of them: a sixth of
     the time of a small model's step. There must be one arena, because those of threads hold no large block, and their
     number is fixed when the second thread asks for memory: so a command calls this first of all.
     """
-    if has_only_cpu() and platform.libc_ver()[0] == "glibc":
+    if has_only_cpu() and platform.libc_ver()[0] == "glibc" and _memory() >= _NEEDED_MEMORY:
         libc = ctypes.CDLL(None)
-        for option, value in ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, 1 << 30), (_M_TRIM_THRESHOLD, (1 << 31) - 1)):
+        for option, value in ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, _LARGEST_KEPT), (_M_TRIM_THRESHOLD, -1)):
             libc.mallopt(option, value)
+
+
+def _memory() -> int:
+    """Bytes of memory that the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def has_only_cpu() -> bool:

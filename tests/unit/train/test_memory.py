@@ -15,7 +15,7 @@ import ctypes
 import resource
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from ponente.train.memory import keep_memory
+from ponente.train import memory
 
 libc = ctypes.CDLL(None)  # NumPy would ask for huge pages, of which 300 MB have few
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
@@ -28,8 +28,9 @@ def faults(_):
     libc.free(block)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-if sys.argv[1] == "keep":
-    keep_memory()
+memory._memory = lambda: (8 if sys.argv[1] == "small" else 16) << 30
+if sys.argv[1] != "default":
+    memory.keep_memory()
 with ThreadPoolExecutor(1) as thread:
     print(list(thread.map(faults, range(3)))[-1])
 """
@@ -40,6 +41,7 @@ with ThreadPoolExecutor(1) as thread:
         return int(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
 
     assert faults("keep") < 1000 < 50_000 < faults("default")  # of 76,800 pages
+    assert faults("small") > 50_000  # what is kept might be too much for a machine with little memory
 
 
 @pytest.mark.parametrize(("platforms", "expected"), [("cpu", True), ("cuda", False), ("cuda,cpu", False)])
@@ -48,3 +50,23 @@ def test_the_platform_that_is_asked_for_decides(
 ) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     assert has_only_cpu() is expected
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_commands_that_compute_keep_memory_before_all_else(command: str) -> None:
+    script = """
+import sys
+import threading
+import ponente.train.memory
+
+def report():
+    print("jax" in sys.modules, "numpy" in sys.modules, threading.active_count())
+    sys.exit(7)
+
+ponente.train.memory.keep_memory = report
+from ponente.cli import main
+main(sys.argv[1:])
+"""
+    call = [sys.executable, "-c", script, command, "--config_path", "config.yaml"]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (7, "False False 1\n"), done.stderr

@@ -23,6 +23,7 @@ from ponente.generate.sampling import SamplingConfig
 from ponente.models.saved import load_saved_model
 from ponente.store.checkpoint import CheckpointError, read_metadata, whole_checkpoints
 from ponente.store.metrics import read_metrics
+from ponente.store.token_cache.cache import open_cache
 from ponente.train.config import TrainConfig, load_train_config
 from ponente.train.export_command import export_checkpoint
 from ponente.train.finiteness import NotFiniteError
@@ -399,6 +400,44 @@ def test_several_trackers_are_told_the_same(site: Site) -> None:
     site.train("--trainer.tracker", f"[{{type: local}}, {{type: json_file, output_path: {path}}}]")
     told = [line for file in path.iterdir() for line in file.read_text().splitlines() if "train/loss" in line]
     assert len(told) == len(site.losses()) == 4
+
+
+GATED = """
+import multiprocessing, time
+from dataclasses import dataclass
+from ponente.store.metrics import read_metrics
+from ponente.store.sources import SourceConfig, UrlSourceConfig
+from ponente.store.sources.units import plan_units
+
+@SourceConfig.register_subclass("gated")
+@dataclass(frozen=True, kw_only=True)
+class Gated(UrlSourceConfig):
+    run: str = ""
+
+    def units(self, split):
+        return plan_units(self.files(split), self._reader_of, group_bytes=1)
+
+    def read(self, unit, fields, *, skip=0):
+        if "late" in str(unit) and multiprocessing.parent_process() is not None:
+            deadline = time.monotonic() + 100
+            while not any(row.step >= 2 for row in read_metrics(self.run)):
+                assert time.monotonic() < deadline, "no step was made before the cache was whole"
+                time.sleep(0.05)
+        yield from super().read(unit, fields, skip=skip)
+"""
+
+
+def test_training_begins_before_its_cache_is_built(site: Site, caches: Path) -> None:
+    for name, source in {"0-early": "train", "1-late": "other"}.items():
+        (site.folder / f"{name}.jsonl").write_bytes((caches / f"{source}.jsonl").read_bytes())
+    (site.folder / "gated.py").write_text(GATED)
+    text = site.config.read_text().replace(str(caches / "cache"), str(site.folder / "cache"))
+    text = text.replace(f'train_urls: ["{caches}/train.jsonl"]', f'type: gated, run: "{site.folder}/logs/run", '
+                        f'train_urls: ["{site.folder}/*.jsonl"]')  # fmt: skip
+    site.config.write_text(f"plugins: [gated.py]\n{text}")
+    site.train("--data.shuffle", "false", "--trainer.num_train_steps", "200")
+    assert len(site.losses()) == 200
+    assert open_cache(str(site.folder / "cache" / "plays" / "train")).rows == 400
 
 
 def test_settings_of_jax_are_made(site: Site) -> None:
