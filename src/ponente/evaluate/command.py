@@ -78,7 +78,8 @@ def evaluate_model(config: EvalConfig) -> dict[str, float]:
 
 def _config(config_path: str | None, flags: Sequence[str]) -> EvalConfig:
     """The config that is given; one without data is completed by what the checkpoint knows of its run."""
-    given = load_config(EvalConfig, config_path, flags, check=check_keys).config
+    loaded = load_config(EvalConfig, config_path, flags, check=check_keys)
+    given = loaded.config
     if given.data.components:
         return given
     if given.checkpoint_path is None:
@@ -86,12 +87,14 @@ def _config(config_path: str | None, flags: Sequence[str]) -> EvalConfig:
             "found no --config_path; needed a YAML config whose data section names validation sets, or a checkpoint "
             "of a run, which knows its own. Write: ponente eval --config_path CONFIG.yaml --checkpoint_path STEP"
         )
-    run = decode(TrainConfig, Tree.of(load_saved_model(given.checkpoint_path).about["config"]))
-    has_trainer = any(flag.startswith("--trainer") for flag in flags)
+    tree = Tree.of(load_saved_model(given.checkpoint_path).about["config"])
+    if loaded.tree.has(("trainer",)):
+        tree.overlay_at(("trainer",), loaded.tree)
+    run = decode(TrainConfig, tree)
     return replace(
         given,
         data=run.data,
-        trainer=given.trainer if has_trainer else run.trainer,
+        trainer=run.trainer,
         train_seq_len=given.train_seq_len or run.train_seq_len,
         log_entropy=given.log_entropy or run.log_entropy,
     )

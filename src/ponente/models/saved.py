@@ -38,6 +38,7 @@ class SavedModel:
     weights: LanguageModel
     tokenizer: str  # a folder, or what the run's config named
     about: dict[str, Any]  # what the checkpoint says of its run; of a Hugging Face folder nothing
+    end_ids: tuple[int, ...] = ()  # that end a text, besides the tokenizer's end token
 
 
 def load_saved_model(place: str, dtype: DTypeLike | None = None) -> SavedModel:
@@ -79,6 +80,7 @@ def _from_checkpoint(path: str, dtype: DTypeLike | None) -> SavedModel:
         weights=_weights(path, metadata, config, dtype),
         tokenizer=_tokenizer(path, about),
         about=about,
+        end_ids=_end_ids(about["config"].get("hf_generation_eos_token_ids")),
     )
 
 
@@ -119,4 +121,10 @@ def _from_hf(place: str, dtype: DTypeLike | None) -> SavedModel:
         weights=jax.tree.map(jnp.asarray, weights),
         tokenizer=place,
         about={},
+        end_ids=_end_ids(folder.generation_config.get("eos_token_id", folder.config.get("eos_token_id"))),
     )
+
+
+def _end_ids(found: Any) -> tuple[int, ...]:
+    """The ids of `eos_token_id`, which may be one, several or none."""
+    return (found,) if isinstance(found, int) else tuple(found or ())

@@ -149,7 +149,7 @@ def _ended(name: str, parts: Mapping[str, Any], processor: Any, end: str | None)
     """The post-processor with the token `end` after each text; as it is where there is no such token."""
     added = {token["content"]: token["id"] for token in _plain(name, parts.get("added_tokens")) or []}
     number = added.get(end)
-    if number is None and end is not None:
+    if number is None and end is not None and "model" in parts:
         number = _ids({key: _plain(name, part) for key, part in parts.items()}).get(end)
     return processor if end is None or number is None else with_end(processor, end, number)
 

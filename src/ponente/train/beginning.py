@@ -35,15 +35,20 @@ class Resumption:
 
 
 def find_resumption(trainer: TrainerConfig, run_id: str) -> Resumption | None:
-    """The checkpoint to go on from, if there is one; nothing of its arrays is read yet."""
+    """The checkpoint to go on from, if there is one; nothing of its arrays is read yet.
+
+    A run that began from `load_checkpoint_path` and was stopped goes on from its own, which are later.
+    """
+    newest = trainer.checkpointer.newest(run_id)
+    own = None if newest is None else Resumption(newest, read_metadata(newest))
     if trainer.load_checkpoint_path is not None:
         path = checkpoint_at(trainer.load_checkpoint_path, "trainer.load_checkpoint_path")
-        return Resumption(path, read_metadata(path))
+        given = Resumption(path, read_metadata(path))
+        return own if own is not None and own.step > given.step else given
     if trainer.load_checkpoint is False:
         return None
-    own = trainer.checkpointer.newest(run_id)
     if own is not None:
-        return Resumption(own, read_metadata(own))
+        return own
     if trainer.load_checkpoint is True:
         places = " or ".join(trainer.checkpointer.folders(run_id))
         raise RefusedError(

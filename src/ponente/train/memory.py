@@ -3,12 +3,14 @@
 Imports nothing heavy, because it must come before all threads.
 """
 
+import contextlib
 import ctypes
 import importlib.util
 import os
 import pkgutil
 import platform
 from importlib.metadata import entry_points
+from pathlib import Path
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's mallopt
 _LARGEST_KEPT = 1 << 30
@@ -24,13 +26,18 @@ def keep_memory() -> None:
     """
     if has_only_cpu() and platform.libc_ver()[0] == "glibc" and _memory() >= _NEEDED_MEMORY:
         libc = ctypes.CDLL(None)
-        for option, value in ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, _LARGEST_KEPT), (_M_TRIM_THRESHOLD, -1)):
-            libc.mallopt(option, value)
+        if libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT):  # older ones refuse so much, and then the rest would harm
+            libc.mallopt(_M_TRIM_THRESHOLD, -1)
+            libc.mallopt(_M_ARENA_MAX, 1)
 
 
 def _memory() -> int:
-    """Bytes of memory that the machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Bytes of memory that the machine has, or as many as the container may use."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # there is none, or it says "max"
+            found = min(found, int(Path(file).read_text()))
+    return found
 
 
 def has_only_cpu() -> bool:

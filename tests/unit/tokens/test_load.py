@@ -187,6 +187,10 @@ def test_errors_say_what_was_found_and_what_to_do(tmp_path: Path, own_folder: Pa
     (own_folder / "tokenizer.json").write_text('{"model": {"type": "Telepathy", "vocab": {}}}')
     with pytest.raises(UserError, match="cannot read"):
         load_tokenizer(str(own_folder))
+    (own_folder / "tokenizer.json").write_text("{}")
+    for ends_texts in (False, True):
+        with pytest.raises(UserError, match=r"tokenizer.json without a model; needed a file"):
+            load_tokenizer(str(own_folder), ends_texts=ends_texts)
     with pytest.raises(UserError, match="needed fastokens or tokenizers"):
         load_tokenizer("gpt2", engine="magic")
 

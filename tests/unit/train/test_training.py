@@ -282,6 +282,22 @@ def test_the_places_that_a_run_may_begin_from(site: Site) -> None:
     assert first["weights"] == first["state"] != first["fresh"]
     assert site.losses("weights")[2] != site.losses("state")[2]  # the optimizer remembers in one of them
     assert first["onward"] == first["path"]
+    site.train("--trainer.load_checkpoint_path", source, "--trainer.num_train_steps", "6", run="path")
+    told = sorted(step for step, row in site.metrics("path").items() if "train/loss" in row)
+    assert told == [3, 4, 5]  # from its own checkpoint of step 4, not from the path again
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [("true", "false"), ("false", "true")])
+def test_weights_saved_scanned_load_unrolled_bit_by_bit(site: Site, saved: str, loaded: str) -> None:
+    layers = ("--model.num_layers", "3", "--model.scan_layers")
+    site.train(*layers, saved, run="saved")
+    begin = ("--initialize_model_from_checkpoint_path", str(site.folder / "checkpoints" / "saved"))
+    still = ("--optimizer.learning_rate", "0", "--trainer.num_train_steps", "1")
+    site.train(*layers, loaded, *begin, *still, run="loaded")
+    before, after = site.weights("saved"), site.weights("loaded")
+    assert before.keys() == after.keys()
+    for name, weights in before.items():
+        np.testing.assert_array_equal(weights, after[name], err_msg=name)
 
 
 def test_two_places_to_begin_from_are_refused(site: Site) -> None:
@@ -495,6 +511,28 @@ def test_a_checkpoint_is_evaluated_exported_and_written_with_by_command(site: Si
         ],
     )
     assert load_file(Path(by_run, "model.safetensors"))["lm_head.weight"].shape[0] == 300
+
+
+def test_an_evaluation_with_a_flag_of_the_trainer_keeps_the_others_of_the_run(site: Site) -> None:
+    result = site.train("--trainer.mp", "p=f32,c=bfloat16")
+    flags = ["--checkpoint_path", result.checkpoint]
+    assert (
+        evaluate_saved(None, [*flags, "--trainer.max_eval_batches", "1000"])["eval/loss"]
+        == (result.metrics["eval/loss"])
+    )
+    assert evaluate_saved(None, [*flags, "--trainer.mp", "f32"])["eval/loss"] != result.metrics["eval/loss"]
+
+
+def test_a_text_ends_with_any_of_the_end_tokens_that_the_config_names(site: Site) -> None:
+    def written(place: str) -> str:
+        return "".join(piece for _, piece in sample(place, ["To be"], SamplingConfig(max_new_tokens=8)))
+
+    plain = site.train(run="plain").checkpoint
+    every_id = list(range(load_saved_model(plain).vocab_size))
+    checkpoint = site.train("--hf_generation_eos_token_ids", str(every_id)).checkpoint
+    folder = export_checkpoint(None, ["--checkpoint_path", checkpoint, "--output_dir", str(site.folder / "hf")])
+    assert (written(checkpoint), written(folder)) == ("", "")
+    assert written(plain) != ""
 
 
 @pytest.mark.parametrize("name", ["mixtral", "mpt", "qwen2"])

@@ -52,7 +52,8 @@ class CosineDecay(DecayConfig):
     exponent: float = 1.0
 
     def schedule(self, descent: Descent) -> optax.Schedule:
-        return optax.cosine_decay_schedule(descent.peak, descent.steps, descent.floor / descent.peak, self.exponent)
+        floor = descent.floor / descent.peak if descent.peak else 0.0  # of a rate of 0 any part is 0
+        return optax.cosine_decay_schedule(descent.peak, descent.steps, floor, self.exponent)
 
 
 @DecayConfig.register_subclass("linear")
