@@ -14,7 +14,6 @@ from ponente.batches.keys import Key, Keys, fold
 from ponente.batches.permutation import PERMUTATIONS, Indices, PermutationName
 from ponente.config.errors import RefusedError
 
-GROWING_ERA = 131_072  # of a cache that is still being built, where no shuffle was asked for
 _BLOCKS, _WINDOW, _TAIL = range(3)  # what a key of an epoch is for
 
 
@@ -129,14 +128,14 @@ class BlockShuffleConfig:
 class OrderConfig:
     """The keys of the data section that say in which order examples come."""
 
-    shuffle: bool | int | BlockShuffleConfig | None = None  # None: by blocks; by eras while a cache is being built
+    shuffle: bool | int | BlockShuffleConfig | None = None  # None: by blocks
     permutation_type: Literal["feistel", "linear"] | None = None  # of any shuffle; None: feistel
 
-    def order(self, *, is_growing: bool) -> AnyOrder:
-        """The order that was asked for, or the default for a cache that is whole or still growing."""
+    def order(self) -> AnyOrder:
+        """The order that was asked for, or the default."""
         shuffle, permutation = self.shuffle, self.permutation_type or "feistel"
         if shuffle is None:
-            shuffle = GROWING_ERA if is_growing else BlockShuffleConfig(perm_type=permutation)
+            shuffle = BlockShuffleConfig(perm_type=permutation)
         if isinstance(shuffle, BlockShuffleConfig):
             if self.permutation_type not in (None, shuffle.perm_type):
                 raise RefusedError(

@@ -13,7 +13,7 @@ from ponente.batches.config import MixtureConfig
 from ponente.batches.dataset import Dataset, held_out_rows
 from ponente.batches.keys import root_key
 from ponente.batches.mixture import Mixture, WeightStage
-from ponente.batches.order import AnyOrder, EraShuffle, InOrder
+from ponente.batches.order import AnyOrder, InOrder
 from ponente.batches.permutation import Indices
 from ponente.batches.rows import RowPolicy, Rows, SomeRows, rows_of
 from ponente.batches.schedule import BatchSchedule
@@ -76,7 +76,7 @@ def training_data(
         dataset = Dataset(
             name,
             rows,
-            _order(config, name, source.cache, (recorded or {}).get(name)),
+            _order(config, name, (recorded or {}).get(name)),
             seed,
             held_out=_held_out(config, name, rows, source, seed),
             shift=shape.length if config.shift_epochs and source.policy.packing == "concatenated" else None,
@@ -87,9 +87,9 @@ def training_data(
     return TrainingData(BatchStream(datasets, mixture, schedule, shape, config.stop_strategy))
 
 
-def _order(config: MixtureConfig, name: str, cache: TokenCache, recorded: Mapping[str, object] | None) -> AnyOrder:
+def _order(config: MixtureConfig, name: str, recorded: Mapping[str, object] | None) -> AnyOrder:
     if recorded is None:
-        return config.order(is_growing=not cache.is_finished)
+        return config.order()
     try:
         kept: AnyOrder = msgspec.convert(recorded, AnyOrder)
     except msgspec.ValidationError as error:
@@ -98,7 +98,7 @@ def _order(config: MixtureConfig, name: str, cache: TokenCache, recorded: Mappin
             "of ponente knows. Upgrade, or start a new run."
         ) from error
     asks = config.shuffle is not None or config.permutation_type is not None
-    if asks and config.order(is_growing=isinstance(kept, EraShuffle)) != kept:
+    if asks and config.order() != kept:
         raise RefusedError(
             f"found data.shuffle: {config.shuffle} and permutation_type: {config.permutation_type}, but the run that "
             f"is resumed reads {name} in the order {dict(recorded)}; needed the same. Leave data.shuffle as it was, or "

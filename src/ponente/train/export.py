@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ponente.config.errors import UserError
 from ponente.models.hf_card import ModelCard
 from ponente.models.hf_export import has_hf_model, save_hf_model
 from ponente.store.paths import absolute, join
@@ -72,7 +73,12 @@ class ExportHook:
         if (repository := upload_to(config)) is not None:
             from ponente.models.hf_hub import upload_folder
 
-            upload_folder(place, repository)
+            try:
+                upload_folder(place, repository)
+            except UserError as error:
+                if step == self.setup.steps:
+                    raise
+                logger.warning("%s was not uploaded (%s); training goes on", place, error)
 
 
 def export_hook(setup: Setup, run_id: str, eval_loss: Callable[[], float | None]) -> ExportHook | None:

@@ -34,7 +34,7 @@ from ponente.train.profiling import Profiler
 from ponente.train.run_record import write_run_record
 from ponente.train.setup import ModelSetup, Setup, set_up, set_up_model
 from ponente.train.show import Progress, Show, logging_to, showing
-from ponente.train.signals import Preempted, noting_signals
+from ponente.train.signals import Preempted, ending_at_sigterm, noting_signals
 from ponente.train.state import TrainState, named_arrays
 from ponente.train.step import StepSettings, TrainStep
 from ponente.train.throughput import Throughput, peak_flops
@@ -74,6 +74,7 @@ def train(config: TrainConfig, *, make_evaluate: MakeEvaluate | None = None) -> 
     run_id = config.trainer.id or new_run_id()
     with ExitStack() as stack:
         stack.enter_context(logging_to(join(absolute(config.trainer.log_dir), f"{run_id}.log")))
+        stack.enter_context(ending_at_sigterm())
         prepare_devices(config.trainer)
         logger.info("run %s on %s", run_id, describe_devices())
         resumption = find_resumption(config.trainer, run_id)
@@ -101,6 +102,8 @@ class _Life:
 
     def train(self, make_evaluate: MakeEvaluate | None) -> TrainResult:
         setup, trainer = self._setup, self._setup.config.trainer
+        watchdog = Watchdog(trainer.progress_watchdog)  # a checkpoint may be slow to load, too
+        self._stack.callback(watchdog.close)
         self._say_what_changed()
         first_step = 0 if self._resumption is None else self._resumption.step
         checkpointer = Checkpointer(trainer.checkpointer, self._run_id, first_step, last_step=setup.steps)
@@ -111,8 +114,6 @@ class _Life:
         tracker = self._track(first)
         show = showing(setup.steps, first)
         self._stack.callback(show.close)
-        watchdog = Watchdog(trainer.progress_watchdog)
-        self._stack.callback(watchdog.close)
         save = _SaveHook(checkpointer, partial(self._save, checkpointer, tracker))
         export = export_hook(setup, self._run_id, lambda: self._metrics.get("eval/loss"))
         loop = Loop(

@@ -13,11 +13,29 @@ logger = logging.getLogger(__name__)
 
 
 class Preempted(SystemExit):
-    """The run was asked to stop; its state is saved, and the same command goes on."""
+    """The run was asked to stop; what it had is saved, and the same command goes on."""
 
     def __init__(self, step: int) -> None:
         super().__init__(EXIT_CODE)
         self.step = step
+
+
+@contextmanager
+def ending_at_sigterm() -> Iterator[None]:
+    """SIGTERM raises `Preempted`: for the time before the first step, when there is nothing to save."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is told of signals
+        return
+
+    def end(_: int, __: FrameType | None) -> None:
+        logger.warning("SIGTERM before the first step: stopping; the same command goes on")
+        raise Preempted(0)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

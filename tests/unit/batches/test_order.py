@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from ponente.batches.keys import root_key
 from ponente.batches.order import (
-    GROWING_ERA,
     AnyOrder,
     BlockShuffle,
     BlockShuffleConfig,
@@ -75,19 +74,18 @@ def test_an_era_needs_no_more_examples_than_its_horizon(era: int, position: int,
 
 
 def test_what_the_config_asks_for() -> None:
-    assert OrderConfig().order(is_growing=False) == BlockShuffle(256, 512, "feistel")
-    assert OrderConfig().order(is_growing=True) == EraShuffle(GROWING_ERA)
-    assert OrderConfig(shuffle=True, permutation_type="linear").order(is_growing=True) == FullShuffle("linear")
-    assert OrderConfig(shuffle=False).order(is_growing=False) == InOrder()
-    assert OrderConfig(shuffle=1000).order(is_growing=False) == EraShuffle(1000)
+    assert OrderConfig().order() == BlockShuffle(256, 512, "feistel")
+    assert OrderConfig(shuffle=True, permutation_type="linear").order() == FullShuffle("linear")
+    assert OrderConfig(shuffle=False).order() == InOrder()
+    assert OrderConfig(shuffle=1000).order() == EraShuffle(1000)
     blocks = BlockShuffleConfig(io_block_size=8, window_blocks=2, perm_type="linear")
-    assert OrderConfig(shuffle=blocks).order(is_growing=True) == BlockShuffle(8, 2, "linear")
+    assert OrderConfig(shuffle=blocks).order() == BlockShuffle(8, 2, "linear")
 
 
 @pytest.mark.parametrize("shuffle", [0, -5, BlockShuffleConfig(io_block_size=0), BlockShuffleConfig(window_blocks=-1)])
 def test_sizes_below_one_are_refused(shuffle: int | BlockShuffleConfig) -> None:
     with pytest.raises(RefusedError, match="needed 1 or more"):
-        OrderConfig(shuffle=shuffle).order(is_growing=False)
+        OrderConfig(shuffle=shuffle).order()
 
 
 @given(order=orders)

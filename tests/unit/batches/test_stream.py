@@ -271,15 +271,20 @@ def test_whoever_waits_for_a_build_that_failed_gets_its_error(tmp_path: Path) ->
         stream.batch(1)
 
 
-def test_the_order_of_a_run_that_began_on_a_growing_cache_is_kept(tmp_path: Path) -> None:
+def test_the_order_does_not_depend_on_whether_a_cache_is_whole_and_is_kept(tmp_path: Path) -> None:
     writer = CacheWriter(tmp_path / "growing")
     writer.add(numbered_documents([30]))
-    begun = training_data(
-        MixtureConfig(), {"web": RowSource(cache=writer.open(), policy=RowPolicy())}, BatchSchedule.of(2), SHAPE, 0
-    )
-    record = msgspec.json.decode(msgspec.json.encode(begun.record()))
-    assert record == {"web": {"kind": "era", "era": 131_072, "permutation": "feistel"}}
+
+    def order(**config: int) -> dict[str, dict[str, object]]:
+        source = RowSource(cache=writer.open(), policy=RowPolicy())
+        data = training_data(MixtureConfig(**config), {"web": source}, BatchSchedule.of(2), SHAPE, 0)
+        return msgspec.json.decode(msgspec.json.encode(data.record()), type=dict[str, dict[str, object]])
+
+    growing = order(), order(shuffle=1000)
     writer.finish()
+    assert growing == (order(), order(shuffle=1000))
+    record = growing[1]
+    assert record == {"web": {"kind": "era", "era": 1000, "permutation": "feistel"}}
     source = RowSource(cache=writer.open(), policy=RowPolicy())
     resumed = training_data(MixtureConfig(), {"web": source}, BatchSchedule.of(2), SHAPE, 0, recorded=record)
     assert resumed.record() == record

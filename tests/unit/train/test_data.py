@@ -157,8 +157,9 @@ def test_caches_are_not_built_where_that_is_forbidden(config: Path) -> None:
         open_data(settings.data)
 
 
-def test_training_may_begin_while_a_cache_is_being_built(config: Path) -> None:
-    data = load_settings(str(config), []).data
+@pytest.mark.parametrize("shuffle", ["false", "131072"])
+def test_training_may_begin_while_a_cache_is_being_built(config: Path, shuffle: str) -> None:
+    data = load_settings(str(config), ["--data.shuffle", shuffle]).data
     opened = open_data(data, beside_training=True)
     web, chat = opened.train["web"], opened.train["chat"]
     assert web.on_wait is not None
@@ -166,6 +167,13 @@ def test_training_may_begin_while_a_cache_is_being_built(config: Path) -> None:
     assert chat.on_wait is None  # packed: it had to be finished first
     assert chat.cache.is_finished
     assert list(opened.validation) == ["web"]
+
+
+@pytest.mark.parametrize("shuffle", [(), ("--data.shuffle", "true"), ("--data.shuffle", "{io_block_size: 8}")])
+def test_an_order_that_needs_the_whole_cache_waits_for_it(config: Path, shuffle: tuple[str, ...]) -> None:
+    opened = open_data(load_settings(str(config), shuffle).data, beside_training=True)
+    assert opened.train["web"].on_wait is None
+    assert opened.train["web"].cache.is_finished
 
 
 def test_unknown_keys_are_still_errors(config: Path) -> None:
@@ -291,8 +299,7 @@ def test_a_number_of_documents_a_row_makes_room_for_them(config: Path) -> None:
 
 def test_a_permutation_may_be_chosen_for_the_default_order(config: Path) -> None:
     settings = load_settings(str(config), ["--data.permutation_type", "linear"])
-    assert str(settings.data.order(is_growing=False)) == "blocks of 256 in windows of 512, linear"
-    assert str(settings.data.order(is_growing=True)) == "eras of 131,072, linear"
+    assert str(settings.data.order()) == "blocks of 256 in windows of 512, linear"
 
 
 def test_one_dataset_or_a_validation_set_may_be_looked_at(config: Path) -> None:

@@ -2,8 +2,11 @@
 
 import json
 import logging
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +32,7 @@ from ponente.train.export_command import export_checkpoint
 from ponente.train.finiteness import NotFiniteError
 from ponente.train.run import TrainResult
 from ponente.train.run_record import read_run_record
+from ponente.train.signals import Preempted
 
 
 @dataclass
@@ -372,6 +376,19 @@ def test_an_upload_follows_each_export(site: Site, monkeypatch: pytest.MonkeyPat
         site.train("--hf_upload", "org/name")
 
 
+def test_an_upload_that_fails_on_the_way_does_not_end_a_run(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(folder: str, repo: str) -> None:
+        raise UserError(f"found no way to {repo}")
+
+    monkeypatch.setattr("ponente.models.hf_hub.upload_folder", fail)
+    with pytest.raises(UserError, match="found no way to org/name"):  # at the end
+        site.train("--hf_save_path", str(site.folder / "hf"), "--hf_upload", "org/name", "--hf_save_steps", "2")
+    assert "step_2 was not uploaded (found no way to org/name); training goes on" in caplog.text
+    assert len(site.losses()) == 4
+
+
 def test_numbers_that_are_lost_stop_a_run_unless_it_may_go_on(site: Site) -> None:
     steep = ("--optimizer.learning_rate", "1e30", "--optimizer.max_grad_norm", "null")
     with pytest.raises(NotFiniteError, match=r"at step [1-3]; gradients not finite: .*\(\d+ of \d+\)"):
@@ -400,6 +417,22 @@ def test_a_profile_is_written_where_it_is_asked_for(site: Site) -> None:
     assert list((site.folder / "logs" / "run" / "profile").rglob("*.xplane.pb"))
     site.train(run="bare")
     assert not (site.folder / "logs" / "bare" / "profile").exists()
+
+
+def test_a_run_that_is_asked_to_stop_before_its_first_step_says_that_it_goes_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ponente.train.run.set_up", interrupted)
+        with pytest.raises(Preempted) as stopped:
+            site.train()
+    assert stopped.value.code == 75
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert site.train().steps == 4
 
 
 def test_a_run_that_stands_still_is_ended_by_its_watchdog(site: Site) -> None:
@@ -451,8 +484,11 @@ def test_training_begins_before_its_cache_is_built(site: Site, caches: Path) -> 
     text = text.replace(f'train_urls: ["{caches}/train.jsonl"]', f'type: gated, run: "{site.folder}/logs/run", '
                         f'train_urls: ["{site.folder}/*.jsonl"]')  # fmt: skip
     site.config.write_text(f"plugins: [gated.py]\n{text}")
-    site.train("--data.shuffle", "false", "--trainer.num_train_steps", "200")
-    assert len(site.losses()) == 200
+    flags = ("--data.shuffle", "64", "--trainer.num_train_steps", "400")  # more than the early file has rows for
+    site.train(*flags)
+    site.train(*flags, run="again")
+    assert len(site.losses()) == 400
+    assert site.losses("again") == site.losses()  # a cache that was there gives the same batches
     assert open_cache(str(site.folder / "cache" / "plays" / "train")).rows == 400
 
 

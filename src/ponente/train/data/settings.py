@@ -85,7 +85,7 @@ class DataSettings:
         self.shape()
         self.data.check_names(trained)
         self.data.check_budgets()
-        self.data.order(is_growing=False)
+        self.data.order()
         self.data.stages(trained, self.schedule(), [name for name in self.data.components if name not in trained])
 
     def training_data(self, opened: OpenData) -> TrainingData:
