@@ -14,7 +14,7 @@ from pathlib import Path
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's mallopt
 _LARGEST_KEPT = 1 << 30
-_NEEDED_MEMORY = 16 << 30  # for up to five of the largest blocks may be kept, in which a sixth does not quite fit
+_NEEDED_MEMORY = 16 << 30  # for up to five of the largest blocks may be kept
 
 
 def keep_memory() -> None:
