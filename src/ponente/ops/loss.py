@@ -71,7 +71,7 @@ def _sums(
     hidden: Array, head: Array, targets: Array, weights: Array, z_loss: float, kind: _Head, chunks: int
 ) -> tuple[Array, Array]:
     def chunk(total: Array, part: tuple[Array, ...]) -> tuple[Array, None]:
-        losses, entropies, _, _ = _of_logits(kind.logits(part[0], head), part[1], z_loss)
+        losses, entropies, _ = _of_logits(kind.logits(part[0], head), part[1], z_loss)
         return total + jnp.stack([(losses * part[2]).sum(), (entropies * part[2]).sum()]), None
 
     totals, _ = jax.lax.scan(chunk, jnp.zeros(2, jnp.float32), _split((hidden, targets, weights), chunks))
@@ -87,9 +87,8 @@ def _forward(
         total, head_gradient = carry
         hidden_part, target_part, weight_part = part
         logits = kind.logits(hidden_part, head)
-        losses, entropies, shifted_sum, maximum = _of_logits(logits, target_part, z_loss)
+        losses, entropies, log_normalizer = _of_logits(logits, target_part, z_loss)
         total = total + jnp.stack([(losses * weight_part).sum(), (entropies * weight_part).sum()])
-        log_normalizer = jnp.log(shifted_sum) + maximum
         slope = weight_part * (1 + 2 * z_loss * log_normalizer)
         is_target = jnp.arange(logits.shape[1])[None, :] == target_part[:, None]
         by_logits = jnp.exp(logits - log_normalizer[:, None]) * slope[:, None] - is_target * weight_part[:, None]
@@ -116,13 +115,12 @@ def _backward(
 _sums.defvjp(_forward, _backward)
 
 
-def _of_logits(logits: Array, targets: Array, z_loss: float) -> tuple[Array, Array, Array, Array]:
-    """Loss and cross-entropy of each row; also the sum of exponentials above the maximum, and the maximum."""
+def _of_logits(logits: Array, targets: Array, z_loss: float) -> tuple[Array, Array, Array]:
+    """Loss, cross-entropy and logarithm of the softmax's normalizer of each row."""
     maximum = logits.max(axis=-1)
-    shifted_sum = jnp.exp(logits - maximum[:, None]).sum(axis=-1)
-    log_normalizer = jnp.log(shifted_sum) + maximum
+    log_normalizer = jnp.log(jnp.exp(logits - maximum[:, None]).sum(axis=-1)) + maximum
     entropy = log_normalizer - jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-    return entropy + z_loss * log_normalizer**2, entropy, shifted_sum, maximum
+    return entropy + z_loss * log_normalizer**2, entropy, log_normalizer
 
 
 def _split(parts: tuple[Array, ...], chunks: int) -> tuple[Array, ...]:

@@ -39,14 +39,14 @@ def find_resumption(trainer: TrainerConfig, run_id: str) -> Resumption | None:
 
     A run that began from `load_checkpoint_path` and was stopped goes on from its own, which are later.
     """
+    if trainer.load_checkpoint is False and trainer.load_checkpoint_path is None:
+        return None
     newest = trainer.checkpointer.newest(run_id)
     own = None if newest is None else Resumption(newest, read_metadata(newest))
     if trainer.load_checkpoint_path is not None:
         path = checkpoint_at(trainer.load_checkpoint_path, "trainer.load_checkpoint_path")
         given = Resumption(path, read_metadata(path))
         return own if own is not None and own.step > given.step else given
-    if trainer.load_checkpoint is False:
-        return None
     if own is not None:
         return own
     if trainer.load_checkpoint is True:

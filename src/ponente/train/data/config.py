@@ -68,7 +68,7 @@ class TrainDataConfig(MixtureConfig, DataConfig):
 
     def reads_in_order(self, name: str) -> bool:
         """Whether training may begin on a dataset whose cache is still being built: its order needs no whole one."""
-        allows = isinstance(self.shuffle, int) and self.shuffle is not True
+        allows = self.order().horizon(0) is not None
         limits = (self.num_validation_sequences or {}).get(name), (self.max_train_batches or {}).get(name)
         is_whole = limits == (None, None) and self.target_budget is None and self.stop_strategy == "restart"
         return allows and is_whole and self.components[name].row_policy().packing == "concatenated"
