@@ -96,6 +96,13 @@ def test_llama_2_of_the_hub_lowers_without_its_weights(tmp_path: Path, hub: Path
     assert "tensor<2x4096xi32>" in program
 
 
+@pytest.mark.parametrize(("device", "rows"), [("cpu", "12x64"), ("gpu", "64x256")])
+def test_the_shakespeare_configs_lower(device: str, rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parents[2])
+    config = load_train_config(f"config/shakespeare_{device}.yaml").config
+    assert f"tensor<{rows}xi32>" in lower_step(config).as_text()
+
+
 @pytest.mark.parametrize("guide", ["gpt2", "llama"])
 def test_the_guides_files_train_evaluate_and_export_with_a_few_overrides(
     guide: str, tmp_path: Path, tiny_corpus: Path, tiny_tokenizer: str

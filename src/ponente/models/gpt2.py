@@ -21,6 +21,7 @@ from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, 
 from ponente.models.parameters import Parameter, stacked
 from ponente.models.stack import ATTENTION_OUTPUT, fold_layers
 from ponente.ops.attention import AttentionDropout, Mask, attend
+from ponente.ops.embedding import lookup
 from ponente.ops.linear import linear
 from ponente.ops.norm import layer_norm
 
@@ -242,7 +243,7 @@ class Gpt2(eqx.Module):
 
     def _run(self, tokens: Tokens, past: KeyValues | None) -> tuple[Array, Any]:
         config, epsilon, dropout = self.config, self.config.layer_norm_epsilon, tokens.dropout
-        x_BSD = self.embed_VD[tokens.ids_BS] + self.embed_positions_PD[tokens.positions_BS]
+        x_BSD = lookup(self.embed_VD, tokens.ids_BS) + lookup(self.embed_positions_PD, tokens.positions_BS)
         if dropout is not None:
             x_BSD = dropout.within(config.num_layers)(x_BSD, config.embed_pdrop)
 

@@ -21,6 +21,7 @@ from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, 
 from ponente.models.parameters import Parameter, stacked
 from ponente.models.stack import ATTENTION_OUTPUT, fold_layers
 from ponente.ops.attention import Mask, attend
+from ponente.ops.embedding import lookup
 from ponente.ops.linear import linear
 from ponente.ops.norm import rms_norm
 from ponente.ops.rotary import DefaultRotary, Rotary, RotaryConfig, rotary_at, rotary_from_hf, rotary_to_hf
@@ -304,7 +305,7 @@ class Llama(eqx.Module):
 
     def _run(self, tokens: Tokens, past: KeyValues | None) -> tuple[Array, Any]:
         config, epsilon = self.config, self.config.layer_norm_epsilon
-        x_BSD = self.embed_VD[tokens.ids_BS]
+        x_BSD = lookup(self.embed_VD, tokens.ids_BS)
         if config.input_embedding_norm:
             x_BSD = rms_norm(x_BSD, self.norm_embed_D, epsilon)
         rotary = rotary_at(config.rope, tokens.positions_BS, config.head_size, x_BSD.dtype)

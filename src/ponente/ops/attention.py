@@ -6,7 +6,7 @@ B batch, T queries, S keys, N heads, K key-value heads, H head size, M documents
 
 import logging
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 import jax
@@ -158,12 +158,13 @@ def _attend_xla(
     def mixed(number: int, block: slice, seen: slice) -> Array:
         q_BKQH = q_BKGTH[:, :, :, block].reshape(batch, groups, -1, size)  # of all heads of a group together
         k, v = k_BKSH[:, :, seen], v_BKSH[:, :, seen]
-        scores = jnp.einsum("BKQH,BKSH->BKQS", q_BKQH, k, preferred_element_type=jnp.float32) * scale
-        if soft_cap is not None:
-            scores = soft_cap * jnp.tanh(scores / soft_cap)
-        allowed_BQS = jnp.tile(allowed_BTS[:, block, seen], (1, heads // groups, 1))
-        scores = jnp.where(allowed_BQS[:, None], scores, _LOWEST)
-        weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+        scores = jnp.einsum("BKQH,BKSH->BKQS", q_BKQH, k, preferred_element_type=jnp.float32)
+        allowed_BQS = jnp.tile(allowed_BTS[:, block, seen], (1, heads // groups, 1))[:, None]
+        if soft_cap is None:
+            weights = _masked_softmax(scores, allowed_BQS, scale)
+        else:
+            weights = _masked_softmax(jnp.tanh(scores * (scale / soft_cap)), allowed_BQS, soft_cap)
+        weights = weights.astype(v.dtype)
         if dropout is not None:
             keys_B = jax.vmap(jax.random.fold_in, (0, None))(dropout.keys_B, number)
             weights = drop(weights, keys_B, dropout.rate)
@@ -171,6 +172,25 @@ def _attend_xla(
 
     parts = [mixed(number, *block) for number, block in enumerate(_blocks(queries, keys, mask, window))]
     return jnp.concatenate(parts, axis=3).transpose(0, 3, 1, 2, 4).reshape(batch, queries, heads, size)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _masked_softmax(scores: Array, allowed: Array, scale: float) -> Array:
+    """The softmax of scale · scores over the last axis, where allowed. Only its value is kept for the gradient."""
+    return jax.nn.softmax(jnp.where(allowed, scores * scale, _LOWEST), axis=-1)
+
+
+def _softmax_forward(scores: Array, allowed: Array, scale: float) -> tuple[Array, Array]:
+    weights = _masked_softmax(scores, allowed, scale)
+    return weights, weights
+
+
+def _softmax_backward(scale: float, weights: Array, by_weights: Array) -> tuple[Array, None]:
+    mean = (weights * by_weights).sum(axis=-1, keepdims=True)
+    return weights * (by_weights - mean) * scale, None
+
+
+_masked_softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 def _blocks(queries: int, keys: int, mask: Mask, window: int | None) -> list[tuple[slice, slice]]:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-_CHUNK_LOGITS = 1 << 26  # elements of a chunk: 256 MB in float32
+_CHUNK_LOGITS = 1 << 26  # elements of a chunk, at least: 256 MB in float32
 _NO_ID = -1e9  # the logit of a column that stands for no id; -inf would make gradients under a soft cap NaN
 
 
@@ -55,15 +55,19 @@ def cross_entropy_sums(
         vocab_size: how many columns of the head stand for ids; those behind them have no probability.
     """
     head = _Head(soft_cap, head_DV.shape[1] if vocab_size is None else vocab_size)
-    chunks = _chunks(hidden_RD.shape[0], head_DV.shape[1])
+    chunks = _chunks(hidden_RD.shape[0], head_DV)
     loss, cross_entropy = _sums(hidden_RD, head_DV, targets_R, weights_R.astype(jnp.float32), z_loss, head, chunks)
     return LossSums(loss, cross_entropy, weights_R.sum(dtype=jnp.float32))
 
 
-def _chunks(rows: int, vocabulary: int) -> int:
-    """The fewest equal chunks that are small enough."""
-    fewest = max(1, -(-rows * vocabulary // _CHUNK_LOGITS))
-    return next(count for count in range(fewest, rows + 1) if rows % count == 0)
+def _chunks(rows: int, head_DV: Array) -> int:
+    """How many equal chunks there are: of as many rows as the head is wide, or of more where logits are few.
+
+    Each chunk reads and writes the head's gradient, so that chunks of fewer rows would spend their time on that.
+    """
+    width, vocabulary = head_DV.shape
+    most = max(width, _CHUNK_LOGITS // vocabulary, 1)
+    return next(count for count in range(-(-rows // most), rows + 1) if rows % count == 0)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
@@ -136,6 +140,6 @@ def entropy_sum(hidden_RD: Array, head_DV: Array, weights_R: Array, vocab_size: 
         entropies = -jnp.sum(jnp.exp(log_probabilities) * log_probabilities, axis=-1)
         return total + (entropies * part[1]).sum(), None
 
-    chunks = _chunks(hidden_RD.shape[0], head_DV.shape[1])
+    chunks = _chunks(hidden_RD.shape[0], head_DV)
     total, _ = jax.lax.scan(chunk, jnp.zeros((), jnp.float32), _split((hidden_RD, weights_R), chunks))
     return total

@@ -34,14 +34,12 @@ def export_checkpoint(config_path: str | None, flags: Sequence[str]) -> str:
     given = load_config(ExportConfig, config_path, flags, check=check_keys).config
     if given.output_dir is None:
         raise RefusedError("found no --output_dir; needed a folder to write the model to. Give one.")
+    if given.upload_to_hf is True:
+        raise RefusedError("found upload_to_hf: true; needed the name of a repository. Write --upload_to_hf org/name.")
     place = export_saved(_checkpoint(given), given.output_dir, given)
     if given.upload_to_hf:
         from ponente.models.hf_hub import upload_folder
 
-        if given.upload_to_hf is True:
-            raise RefusedError(
-                "found upload_to_hf: true; needed the name of a repository. Write --upload_to_hf org/name."
-            )
         upload_folder(place, given.upload_to_hf)
     return place
 

@@ -19,6 +19,7 @@ import optax
 
 from ponente.batches.loader import Loader, abstract_batch
 from ponente.cluster.context import report_progress
+from ponente.config.errors import RefusedError
 from ponente.config.snapshot import plain_value
 from ponente.models.parameters import count
 from ponente.store.paths import absolute, join
@@ -111,6 +112,7 @@ class _Life:
         keep_tokenizer(trainer.checkpointer.folder(self._run_id), setup)
         state = begin(setup, self._resumption)
         first = int(state.step)
+        self._check_that_steps_are_left(first)
         tracker = self._track(first)
         show = showing(setup.steps, first)
         self._stack.callback(show.close)
@@ -140,6 +142,16 @@ class _Life:
         tracker.log_summary(self._metrics)
         tracker.finish()
         return self._result(loop, export)
+
+    def _check_that_steps_are_left(self, first: int) -> None:
+        """A finished run may be asked for again, but one that takes its state from another has something to do."""
+        steps = self._setup.steps
+        if first >= steps and self._setup.config.trainer.checkpointer.newest(self._run_id) is None:
+            raise RefusedError(
+                f"found a checkpoint of another run, after {first:,} steps, to begin at, and {steps:,} steps to train; "
+                "needed a step before the last. Raise trainer.num_train_steps, or begin at step 0 with its weights "
+                "(initialize_model_from_checkpoint_path)."
+            )
 
     def _say_what_changed(self) -> None:
         stored = {} if self._resumption is None else self._resumption.metadata.about.get("config", {})

@@ -1,5 +1,6 @@
 """Keys of models that the comparison with transformers does not vary: each changes what it says it does."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -62,3 +63,24 @@ def test_each_kind_of_dropout_changes_what_is_computed(key: str) -> None:
     dropped = replace(GPT2, **{key: 0.5})
     assert np.abs(hidden(dropped, dropout) - hidden(GPT2, dropout)).max() > 1e-3
     np.testing.assert_array_equal(hidden(dropped), hidden(GPT2))
+
+
+@pytest.mark.parametrize(("key", "norms"), [("hybrid_norm", 2), ("input_embedding_norm", 1)])
+def test_norms_that_llama_does_not_have_count_where_they_are_asked_for(key: str, norms: int) -> None:
+    normed = replace(LLAMA, **{key: True})
+    more = len(jax.tree.leaves(initialize(normed.parameters(20), seed=0)))
+    assert more - len(jax.tree.leaves(initialize(LLAMA.parameters(20), seed=0))) == norms
+    assert np.abs(hidden(normed) - hidden(LLAMA)).max() > 1e-2
+
+
+@both
+def test_upcast_attention_is_computed_in_float32(config: Any) -> None:
+    tokens = Tokens.plain(jnp.arange(16).reshape(2, 8))
+
+    def products_in_float32(config: Any) -> int:
+        model = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), initialize(config.parameters(20), seed=0))
+        program = str(jax.make_jaxpr(lambda model: model.hidden(tokens))(model))
+        return len(re.findall(r":f32\S* = dot_general", program))
+
+    upcast = products_in_float32(replace(config, upcast_attn=True))
+    assert upcast == products_in_float32(config) + 1  # not the scores alone, which always are, but what they weigh

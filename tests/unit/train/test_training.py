@@ -309,6 +309,16 @@ def test_two_places_to_begin_from_are_refused(site: Site) -> None:
         site.train("--initialize_from_hf", "x", "--trainer.initialize_from", "y")
 
 
+def test_a_run_with_nothing_left_to_do_from_anothers_state_is_refused(site: Site) -> None:
+    site.train(run="first")
+    source = str(site.folder / "checkpoints" / "first")
+    for key in ("initialize_from", "load_checkpoint_path"):
+        with pytest.raises(RefusedError, match=r"found a checkpoint of another run, after 4 steps.*num_train_steps"):
+            site.train(f"--trainer.{key}", source, run="onward")
+    site.train("--trainer.initialize_from", source, "--trainer.num_train_steps", "5", run="onward")
+    assert site.train("--trainer.initialize_from", source, "--trainer.num_train_steps", "5", run="onward").loss is None
+
+
 def test_a_part_of_a_checkpoint_is_enough_where_that_is_allowed(site: Site) -> None:
     site.train(run="source")
     flags = (
@@ -547,6 +557,18 @@ def test_a_checkpoint_is_evaluated_exported_and_written_with_by_command(site: Si
         ],
     )
     assert load_file(Path(by_run, "model.safetensors"))["lm_head.weight"].shape[0] == 300
+
+
+def test_an_export_by_command_is_uploaded_where_it_is_told_to(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[str, str]] = []
+    monkeypatch.setattr("ponente.models.hf_hub.upload_folder", lambda folder, repo: sent.append((folder, repo)))
+    place = site.folder / "hf"
+    flags = ["--checkpoint_path", site.train().checkpoint, "--output_dir", str(place)]
+    with pytest.raises(RefusedError, match="needed the name of a repository"):
+        export_checkpoint(None, [*flags, "--upload_to_hf", "true"])
+    assert not place.exists()  # said before any work
+    export_checkpoint(None, [*flags, "--upload_to_hf", "org/name"])
+    assert sent == [(str(place), "org/name")]
 
 
 def test_an_evaluation_with_a_flag_of_the_trainer_keeps_the_others_of_the_run(site: Site) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import draccus
 import jax
+import jax.numpy as jnp
 import optax
 
 from ponente.models.parameters import LAYERS, Parameter, is_parameter, path_name
@@ -35,7 +36,7 @@ class OptimizerConfig(ScheduleConfig, draccus.ChoiceRegistry):
         unclipped = self.unclipped(parameters, num_train_steps)
         if self.max_grad_norm is None:
             return unclipped
-        return optax.chain(optax.clip_by_global_norm(self.max_grad_norm), unclipped)
+        return optax.chain(_clip(self.max_grad_norm), unclipped)
 
     def unclipped(self, parameters: Any, num_train_steps: int) -> optax.GradientTransformation:
         """All of it but the clipping."""
@@ -76,3 +77,16 @@ def is_matrix(parameter: Parameter) -> bool:
 def is_embedding(parameter: Parameter) -> bool:
     """Whether its rows are looked up."""
     return parameter.axes[0] in ("vocab", "position")
+
+
+def _clip(most: float) -> optax.GradientTransformation:
+    """Gradients of a greater norm than `most`, all together, scaled down to it.
+
+    Optax divides by the norm, and XLA makes a copy of all gradients for that; a product it takes into their next use.
+    """
+
+    def update(gradients: Any, state: Any, _: Any = None) -> tuple[Any, Any]:
+        factor = most / jnp.maximum(optax.tree.norm(gradients), most)
+        return jax.tree.map(lambda gradient: gradient * factor.astype(gradient.dtype), gradients), state
+
+    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)

@@ -1,7 +1,7 @@
 """One JSON line for each log: to the log stream, or to a file.
 
-A line is `{"tracker", "event": begin | log | summary | finish, "step", "metrics"}`. A file is appended to: where a run
-was resumed, steps from a later `begin`'s `first_step` on stand twice. `store.metrics` is the format to build on.
+A line is `{"tracker", "event": begin | log | summary | finish, "step", "metrics"}`. A run that goes on takes out of the
+file what it will tell again; a log stream has it twice. `store.metrics` is the format to build on.
 """
 
 import logging
@@ -53,6 +53,14 @@ class JsonTracker:
         self._write(msgspec.json.encode({"tracker": self.name, "event": event, **fields}).decode())
 
 
+class _Event(msgspec.Struct, frozen=True):
+    """Of a line, what tells to which step of which run it belongs."""
+
+    event: str = ""
+    run: str = ""
+    step: int = -1
+
+
 def _plain(metrics: Metrics) -> dict[str, object]:
     return {name: json_metric(value) for name, value in metrics.items()}
 
@@ -67,11 +75,11 @@ def track_in_log(logger_name: str, level: int, run: RunInfo) -> JsonTracker:
 
 
 def track_in_file(path: str, run: RunInfo) -> JsonTracker:
-    """A tracker that appends its lines to a local file."""
+    """A tracker that appends its lines to a local file, behind what earlier lives told of earlier steps."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    file = open(path, "ab+")  # noqa: SIM115 - finish() closes it
-    if file.tell() and not _ends_line(path):
-        file.write(b"\n")  # an earlier life was killed within a line
+    if os.path.exists(path):
+        _drop_steps(path, run)
+    file = open(path, "ab")  # noqa: SIM115 - finish() closes it
 
     def write(line: str) -> None:
         file.write(line.encode() + b"\n")
@@ -82,10 +90,28 @@ def track_in_file(path: str, run: RunInfo) -> JsonTracker:
     return tracker
 
 
-def _ends_line(path: str) -> bool:
-    with open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read() == b"\n"
+def _drop_steps(path: str, run: RunInfo) -> None:
+    """Takes out what the run told of steps from its first one on, and a line that a killed life left unfinished."""
+    new = f"{path}.{os.getpid()}"
+    teller = None
+    with open(path, "rb") as told, open(new, "wb") as kept:
+        for line in told:
+            event = _event_of(line)
+            if event.event == "begin":
+                teller = event.run
+            is_told_again = event.event == "log" and event.step >= run.first_step
+            if line.endswith(b"\n") and not (teller == run.run_id and is_told_again):
+                kept.write(line)
+        kept.flush()
+        os.fsync(kept.fileno())
+    os.replace(new, path)
+
+
+def _event_of(line: bytes) -> _Event:
+    try:
+        return msgspec.json.decode(line, type=_Event)
+    except msgspec.DecodeError:  # not ours, or cut short
+        return _Event()
 
 
 def _local(path: str) -> str:

@@ -35,12 +35,28 @@ def test_each_log_is_one_line_of_a_file(run: RunInfo, tmp_path: Path) -> None:
     ]
 
 
-def test_a_resumed_run_appends_even_after_half_a_line(run: RunInfo, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_tells_each_step_once_beside_other_runs(run: RunInfo, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"event":"log","step":1}\n{"event":"lo')
+    for life in (replace(run, run_id="other"), run, replace(run, first_step=2)):
+        tracker = JsonTrackerConfig(path=str(path)).begin(life)
+        for step in range(life.first_step, 4):
+            tracker.log({"train/loss": float(life.first_step)}, step)
+        tracker.finish()
+    found = [event for event in events(path.read_text()) if event["event"] != "finish"]
+    assert [event.get("run") or event["step"] for event in found] == [
+        *("other", 0, 1, 2, 3),
+        *("winds-1", 0, 1, "winds-1", 2, 3),
+    ]
+    assert [event["metrics"]["train/loss"] for event in found[-2:]] == [2.0, 2.0]
+    assert [file.name for file in tmp_path.glob("metrics*")] == ["metrics.jsonl"]
+
+
+def test_half_a_line_of_a_killed_run_is_taken_out_and_foreign_lines_stay(run: RunInfo, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('not ours\n{"event":"log","step":"x"}\n{"event":"lo')
     JsonTrackerConfig(path=str(path)).begin(replace(run, first_step=2)).finish()
     lines = path.read_text().splitlines()
-    assert lines[:2] == ['{"event":"log","step":1}', '{"event":"lo']
+    assert lines[:2] == ["not ours", '{"event":"log","step":"x"}']
     assert [event["event"] for event in events("\n".join(lines[2:]))] == ["begin", "finish"]
 
 
