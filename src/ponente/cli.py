@@ -151,7 +151,7 @@ def _add_models(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     sample.add_argument(
         "--prompt", action="append", default=[], help="a text to go on with; may be given several times"
     )
-    sample.add_argument("--max_new_tokens", type=int, default=256, help="(default: %(default)s)")
+    sample.add_argument("--max_new_tokens", type=int, help="(default: 256, or as many as the model has room for)")
     sample.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest (default: %(default)s)")
     sample.add_argument("--top_k", type=int, help="draw from the k likeliest tokens only")
     sample.add_argument("--top_p", type=float, help="draw from the likeliest that reach this probability together")
@@ -350,5 +350,5 @@ def _sample(options: argparse.Namespace, arguments: list[str]) -> int:
             print(("" if shown is None else "\n\n") + prompts[number], end="")
             shown = number
         print(piece, end="", flush=True)
-    print()
+    print(prompts[0] if shown is None else "")  # of a text that ended at once there is no piece
     return 0

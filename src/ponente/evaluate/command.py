@@ -54,6 +54,11 @@ def evaluate_model(config: EvalConfig) -> dict[str, float]:
     saved = load_saved_model(config.place)
     length = config.max_eval_length or config.train_seq_len
     config = replace(config, model=saved.config, train_seq_len=length)
+    if config.max_eval_length is not None and config.max_eval_length > saved.config.max_seq_len:
+        raise RefusedError(
+            f"found max_eval_length: {config.max_eval_length} for a model of {saved.config.max_seq_len} tokens "
+            "(max_seq_len); needed rows that it can see. Lower it."
+        )
     config.check_length()
     tokenizer = load_tokenizer(config.data.tokenizer, vocab_size=config.data.vocab_size, engine="tokenizers")
     if tokenizer.vocab_size > saved.vocab_size:

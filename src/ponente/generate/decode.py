@@ -27,6 +27,7 @@ FinishReason = Literal["stop", "length"]
 
 _SHORTEST_PROMPT = 16  # shorter ones are padded to it
 _NO_ID = -1
+_MOST_BY_DEFAULT = 256  # new tokens
 _ROOM = 64  # room for new tokens comes in multiples of it: few sizes, few compilations
 
 
@@ -126,7 +127,7 @@ def generate(
         return Generation(ids=[], finish_reasons=[])
     run = _Run.of(model, prompts, sampling, vocab_size, dtype, cache_dtype, first_row)
     past, texts = run.begin()
-    _, texts = decode(run.model, past, texts, run.rule, np.int32(sampling.max_new_tokens))
+    _, texts = decode(run.model, past, texts, run.rule, np.int32(run.most))
     here = jax.device_get(texts)
     return Generation(
         ids=[row[:kept].tolist() for row, kept in zip(here.new_BN, here.kept_B, strict=True)],
@@ -146,7 +147,7 @@ def stream(
     """The new ids of one prompt as they come: those of `generate`, whose arguments it takes."""
     run = _Run.of(model, [prompt], sampling, vocab_size, dtype, cache_dtype, first_row=0)
     past, texts = run.begin()
-    for count in range(1, sampling.max_new_tokens + 1):
+    for count in range(1, run.most + 1):
         past, texts = decode(run.model, past, texts, run.rule, np.int32(count))
         here = jax.device_get(texts)
         if here.is_done_B[0]:
@@ -164,6 +165,7 @@ class _Run:
     lengths_B: np.ndarray[Any, np.dtype[np.int32]]
     cache_length: int
     cache_dtype: np.dtype[Any]
+    most: int  # new tokens
     room: int
 
     @classmethod
@@ -179,13 +181,14 @@ class _Run:
     ) -> "_Run":
         decoder = ready(model, dtype)
         head, limit = jax.eval_shape(decoder.arrays.head_DV), decoder.arrays.config.max_seq_len
-        _check(prompts, sampling, limit, head.shape[1])
         lengths_B = np.array([len(prompt) for prompt in prompts], np.int32)
+        most = sampling.max_new_tokens or max(1, min(_MOST_BY_DEFAULT, limit - int(lengths_B.max())))
+        _check(prompts, most, limit, head.shape[1])
         padded = _padded_length(int(lengths_B.max()), limit)
         ids_BT = np.zeros((len(prompts), padded), np.int32)
         for row, prompt in enumerate(prompts):
             ids_BT[row, : len(prompt)] = prompt
-        room = -(-sampling.max_new_tokens // _ROOM) * _ROOM
+        room = -(-most // _ROOM) * _ROOM
         return cls(
             model=decoder,
             rule=Rule.of(sampling, range(first_row, first_row + len(prompts)), vocab_size or head.shape[1]),
@@ -193,6 +196,7 @@ class _Run:
             lengths_B=lengths_B,
             cache_length=min(padded + room, limit),
             cache_dtype=np.dtype(cache_dtype or head.dtype),
+            most=most,
             room=room,
         )
 
@@ -214,17 +218,17 @@ def _padded_length(longest: int, limit: int) -> int:
     return min(max(1 << (longest - 1).bit_length(), _SHORTEST_PROMPT), limit)
 
 
-def _check(prompts: Sequence[Sequence[int]], sampling: SamplingConfig, max_seq_len: int, vocabulary: int) -> None:
+def _check(prompts: Sequence[Sequence[int]], most: int, max_seq_len: int, vocabulary: int) -> None:
     for row, prompt in enumerate(prompts):
         if len(prompt) == 0:
             raise RefusedError(
                 f"found prompt {row} without a token; needed at least one to begin with. Begin it with the tokenizer's "
                 "begin token."
             )
-        if len(prompt) + sampling.max_new_tokens > max_seq_len:
+        if len(prompt) + most > max_seq_len:
             raise RefusedError(
-                f"found prompt {row} of {len(prompt)} tokens and max_new_tokens: {sampling.max_new_tokens}; needed at "
-                f"most {max_seq_len} together, the model's max_seq_len. Shorten the prompt, or ask for fewer tokens."
+                f"found prompt {row} of {len(prompt)} tokens and max_new_tokens: {most}; needed at most {max_seq_len} "
+                "together, the model's max_seq_len. Shorten the prompt, or ask for fewer tokens."
             )
         if min(prompt) < 0 or max(prompt) >= vocabulary:
             wrong = next(one for one in prompt if not 0 <= one < vocabulary)

@@ -18,7 +18,7 @@ from ponente.config.errors import RefusedError
 class SamplingConfig:
     """Which tokens may be drawn and when a text ends; with a temperature of 0 the likeliest is taken."""
 
-    max_new_tokens: int = 256
+    max_new_tokens: int | None = None  # None: 256, or as many as the model has room for behind the prompts
     temperature: float = 0.0
     top_k: int | None = None  # only the k likeliest
     top_p: float | None = None  # only the likeliest that reach this probability together
@@ -26,7 +26,8 @@ class SamplingConfig:
     stop_ids: tuple[int, ...] = ()  # each ends a text and is no part of it
 
     def __post_init__(self) -> None:
-        _check("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "1 or more")
+        most = self.max_new_tokens
+        _check("max_new_tokens", most, most is None or most >= 1, "1 or more")
         _check("temperature", self.temperature, 0 <= self.temperature < float("inf"), "0 (the likeliest) or more")
         _check("top_k", self.top_k, self.top_k is None or self.top_k >= 1, "1 or more, or none")
         _check("top_p", self.top_p, self.top_p is None or 0 < self.top_p <= 1, "more than 0 and at most 1, or none")

@@ -105,8 +105,8 @@ def _check_shape(folder: HfModelFolder, name: str, tensor: HfTensor, extra_rows:
         found[dimension] = needed[dimension]
     if found != needed:
         raise UserError(
-            f"found {name} of shape {list(folder.tensors[name].shape)} in {folder.place}; needed {needed}, as its "
-            "config.json says. Take the config.json that belongs to the weights."
+            f"found {name} of shape {list(folder.tensors[name].shape)} in {folder.place}; needed {needed} by the sizes "
+            "of the model. Take them from its config.json (use_hf_model_config: true), or change them under model."
         )
 
 

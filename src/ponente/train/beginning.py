@@ -14,7 +14,8 @@ from ponente.config.errors import RefusedError
 from ponente.models.hf_import import load_hf_weights
 from ponente.models.saved import checkpoint_in
 from ponente.models.vocabulary import padded
-from ponente.store.checkpoint import CheckpointMetadata, load, read_metadata
+from ponente.store.checkpoint import CheckpointMetadata, load, read_metadata, whole_checkpoints
+from ponente.train.config import TrainConfig
 from ponente.train.setup import ModelSetup, Setup
 from ponente.train.state import TrainState, first_state, named_arrays, state_of, with_arrays
 from ponente.train.trainer import TrainerConfig
@@ -66,10 +67,24 @@ def checkpoint_at(place: str, key: str) -> str:
     """
     path = checkpoint_in(place)
     if path is None:
+        folder = place.rstrip("/").rpartition("/")[0] or "."
+        there = ", ".join(f"step-{step}" for step in whole_checkpoints(folder))
         raise RefusedError(
-            f"found no checkpoint at {key}: {place}; needed one (step-1000), or a folder of several. Check the path."
+            f"found no checkpoint at {key}: {place}; needed one, or a folder of several"
+            f"{f' ({folder} has {there})' if there else ''}. Check the path."
         )
     return path
+
+
+def check_sources(config: TrainConfig) -> None:
+    """Refuses checkpoints to begin from that are not there."""
+    for key, place in {
+        "trainer.initialize_from": config.trainer.initialize_from,
+        "initialize_from_checkpoint_path": config.initialize_from_checkpoint_path,
+        "initialize_model_from_checkpoint_path": config.initialize_model_from_checkpoint_path,
+    }.items():
+        if place is not None:
+            checkpoint_at(place, key)
 
 
 def begin(setup: Setup, resumption: Resumption | None) -> TrainState:

@@ -71,6 +71,7 @@ class TrainConfig:
         """Refuses what could never work, before anything is read, built or computed."""
         self.trainer.check()
         self.batches.check()
+        self.optimizer.check()
         self._check_beginning()
         if self.epoch < 0:
             raise RefusedError(f"found epoch: {self.epoch}; needed 0 (any number) or more. Change it.")

@@ -38,9 +38,9 @@ def check_finite(
     weights = [name for name, (_, leaf) in zip(names, leaves, strict=True) if not np.isfinite(np.asarray(leaf)).all()]
     raise NotFiniteError(
         f"found {' and '.join(found)} at step {step}; gradients not finite: {_listed(gradients, len(names))}; weights "
-        f"not finite by now: {_listed(weights, len(names))}; needed finite numbers. The last checkpoint is from "
-        "before: lower optimizer.learning_rate or raise its warmup, look at the batch (ponente data inspect --step "
-        f"{step}), or set trainer.crash_on_nan (crash_on_inf): false to go on."
+        f"not finite by now: {_listed(weights, len(names))}; needed finite numbers. What was "
+        "saved is from before: lower optimizer.learning_rate or raise its warmup, look at the batch (ponente data "
+        f"inspect --step {step}), or set trainer.crash_on_nan (crash_on_inf): false to go on."
     )
 
 

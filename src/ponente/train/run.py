@@ -24,7 +24,7 @@ from ponente.config.snapshot import plain_value
 from ponente.models.parameters import count
 from ponente.store.paths import absolute, join
 from ponente.store.redaction import Redactor
-from ponente.train.beginning import Resumption, abstract_state_of, begin, find_resumption
+from ponente.train.beginning import Resumption, abstract_state_of, begin, check_sources, find_resumption
 from ponente.train.changes import changed_fields
 from ponente.train.checkpointer import Checkpointer
 from ponente.train.config import TrainConfig
@@ -79,6 +79,8 @@ def train(config: TrainConfig, *, make_evaluate: MakeEvaluate | None = None) -> 
         prepare_devices(config.trainer)
         logger.info("run %s on %s", run_id, describe_devices())
         resumption = find_resumption(config.trainer, run_id)
+        if resumption is None:
+            check_sources(config)
         setup = set_up(config, recorded=None if resumption is None else resumption.metadata.about.get("orders"))
         return _Life(setup, run_id, resumption, stack).train(make_evaluate)
 
@@ -155,6 +157,13 @@ class _Life:
 
     def _say_what_changed(self) -> None:
         stored = {} if self._resumption is None else self._resumption.metadata.about.get("config", {})
+        before, now = (str(one.get("optimizer", {}).get("type")) for one in (stored, self._config))
+        if stored and before != now and not self._setup.config.trainer.allow_partial_checkpoint:
+            raise RefusedError(
+                f"found optimizer.type: {now} for a run that was trained with {before} so far; needed the same, for "
+                "the state of one is not that of the other. Give the new run another trainer.id and its weights by "
+                "initialize_model_from_checkpoint_path, or set trainer.allow_partial_checkpoint: true."
+            )
         for change in changed_fields(self._setup.config, stored, self._config) if stored else []:
             logger.warning("this run was started with another config: %s", change)
 

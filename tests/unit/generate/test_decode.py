@@ -224,3 +224,9 @@ def test_a_real_model_tells_its_known_story(shared_data: Callable[[str], Path]) 
     model = import_weights(config.parameters(512), config.hf_weights(), tensors.__getitem__)
     done = generate(model, [[1]], SamplingConfig(max_new_tokens=200, stop_ids=(1, 2)))
     assert load_tokenizer(str(folder), engine="tokenizers").decode(done.ids[0]) == KNOWN
+
+
+def test_without_a_number_texts_are_as_long_as_the_model_has_room_for(models: Any) -> None:
+    made = generate(models["llama"], [[7], [4, 5, 6]], SamplingConfig()).ids
+    assert [len(ids) for ids in made] == [LENGTH - 3, LENGTH - 3]
+    assert list(stream(models["llama"], [7], SamplingConfig()))[: LENGTH - 3] == made[0]

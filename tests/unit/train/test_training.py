@@ -319,6 +319,58 @@ def test_a_run_with_nothing_left_to_do_from_anothers_state_is_refused(site: Site
     assert site.train("--trainer.initialize_from", source, "--trainer.num_train_steps", "5", run="onward").loss is None
 
 
+def test_checkpoints_to_begin_from_that_are_not_there_are_told_before_caches_are_built(site: Site) -> None:
+    site.train(run="first")
+    cache = site.folder / "another"
+    for key in ("trainer.initialize_from", "initialize_from_checkpoint_path", "initialize_model_from_checkpoint_path"):
+        with pytest.raises(RefusedError, match=rf"found no checkpoint at {key}.*checkpoints/first has step-4\)"):
+            place = str(site.folder / "checkpoints" / "first" / "step-3")
+            site.train(f"--{key}", place, "--data.cache_dir", str(cache), run="onward")
+    assert not cache.exists()
+
+
+def test_an_optimizer_is_not_changed_in_the_middle_of_a_run(site: Site) -> None:
+    site.train()
+    for allowed in ("false", "true"):
+        flags = ("--optimizer.type", "lion", "--trainer.allow_partial_checkpoint", allowed)
+        if allowed == "true":
+            assert site.train(*flags, "--trainer.num_train_steps", "5").steps == 5
+            return
+        with pytest.raises(RefusedError, match=r"found optimizer.type: lion for a run that was trained with adam"):
+            site.train(*flags, "--trainer.num_train_steps", "5")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("learning_rate", "-1"), ("min_lr_ratio", "-0.5"), ("warmup", "-3"), ("weight_decay", "-1"),
+        ("max_grad_norm", "0"), ("lr_schedule", "cosin"),
+    ],
+)  # fmt: skip
+def test_numbers_of_an_optimizer_that_make_no_sense_are_told_before_caches_are_built(
+    site: Site, key: str, value: str
+) -> None:
+    cache = site.folder / "another"
+    with pytest.raises(RefusedError, match=f"found optimizer.{key}: "):
+        site.train(f"--optimizer.{key}", value, "--data.cache_dir", str(cache))
+    assert not cache.exists()
+
+
+def test_a_warmup_that_is_longer_than_the_run_is_told(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        site.train("--optimizer.warmup", "77")
+    assert "a warmup of 77 steps does not end in a cycle of 4" in caplog.text
+
+
+def test_a_missing_file_of_one_split_is_told_before_the_other_is_built(site: Site) -> None:
+    cache = site.folder / "another"
+    missing = '{plays: {source: {train_urls: ["TRAIN"], validation_urls: ["/nowhere.jsonl"]}}}'
+    train = next(iter(site.load().data.components["plays"].source.files("train"))).path  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match=r"/nowhere\.jsonl"):
+        site.train("--data.components", missing.replace("TRAIN", train), "--data.cache_dir", str(cache))
+    assert not (cache / "plays").exists()
+
+
 def test_a_part_of_a_checkpoint_is_enough_where_that_is_allowed(site: Site) -> None:
     site.train(run="source")
     flags = (
@@ -604,6 +656,8 @@ def test_commands_that_lack_what_they_need_say_so(site: Site) -> None:
         load_train_config(None)
     with pytest.raises(RefusedError, match="found no --config_path"):
         evaluate_saved(None, [])
+    with pytest.raises(RefusedError, match=r"found max_eval_length: 17 for a model of 16 tokens"):
+        evaluate_saved(str(site.config), ["--checkpoint_path", site.train().checkpoint, "--max_eval_length", "17"])
     with pytest.raises(RefusedError, match="found 0 of --checkpoint_path and --hf_checkpoint"):
         evaluate_saved(str(site.config), [])
     with pytest.raises(RefusedError, match="found no --output_dir"):

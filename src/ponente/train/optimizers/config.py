@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ponente.config.errors import RefusedError
 from ponente.models.parameters import LAYERS, Parameter, is_parameter, path_name
 from ponente.train.optimizers.schedules import ScheduleConfig
 
@@ -26,6 +27,17 @@ class OptimizerConfig(ScheduleConfig, draccus.ChoiceRegistry):
     @classmethod
     def default_choice_name(cls) -> str | None:
         return "adam"
+
+    def check(self) -> None:
+        """Refuses numbers that make no sense."""
+        super().check()
+        if self.weight_decay < 0:
+            raise RefusedError(f"found optimizer.weight_decay: {self.weight_decay}; needed 0 or more. Change it.")
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise RefusedError(
+                f"found optimizer.max_grad_norm: {self.max_grad_norm}; needed more than 0, or null for no clipping. "
+                "Change it."
+            )
 
     def build(self, parameters: Any, num_train_steps: int) -> optax.GradientTransformation:
         """The whole transformation: clipping, the optimizer's own part, decay, and the learning rate of the step.

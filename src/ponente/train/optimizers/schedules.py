@@ -4,8 +4,11 @@ In: how long each part is, as a fraction of its cycle or in steps, and the shape
 step, which may be traced. Shapes and defaults are Levanter's.
 """
 
+import logging
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import draccus
@@ -14,6 +17,8 @@ import jax.numpy as jnp
 import optax
 
 from ponente.config.errors import RefusedError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,11 @@ class PowerDecay(DecayConfig):
         return rate
 
 
+@cache
+def _say_too_short(warmup: int, length: int) -> None:
+    logger.warning("a warmup of %s steps does not end in a cycle of %s: its rate is not reached", warmup, length)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
     """The keys of an optimizer that say how its learning rate goes."""
@@ -161,6 +171,14 @@ class ScheduleConfig:
     cycle_length: float | list[int] | None = None
     lr_schedule: str | DecayConfig = "cosine"
 
+    def check(self) -> None:
+        """Refuses numbers that make no sense, and shapes that there are not."""
+        self._shape()
+        for key in ("learning_rate", "min_lr_ratio", "warmup", "rewarmup"):
+            value = getattr(self, key)
+            if not 0 <= value < math.inf:
+                raise RefusedError(f"found optimizer.{key}: {value}; needed 0 or more. Change it.")
+
     def learning_rates(self, num_train_steps: int) -> optax.Schedule:
         """The learning rate by step, of a run of so many."""
         shape, floor = self._shape(), self.learning_rate * self.min_lr_ratio
@@ -169,7 +187,10 @@ class ScheduleConfig:
         previous = 0.0
         for number, (start, end) in enumerate(pairwise(self._cycle_ends(num_train_steps))):
             length = end - start
-            warmup = min(_steps("warmup", self.rewarmup if number else self.warmup, length), length)
+            warmup = _steps("warmup", self.rewarmup if number else self.warmup, length)
+            if warmup > length:
+                _say_too_short(warmup, length)
+                warmup = length
             asked = length - warmup if self.decay is None else _steps("decay", self.decay, length)
             decay = min(asked, length - warmup)
             if warmup:
