@@ -1,7 +1,7 @@
 """Rows of a table by their numbers, with a gradient that is summed in float32.
 
 JAX's own rule adds in the table's type. In bfloat16 that loses most of the sum for frequent ids, and on a GPU, which
-has no atomic addition for it, takes 16 to 60 times as long.
+has no atomic addition for it, takes much longer (on an H200 16 ms instead of 1, for 32,768 ids of 128,256).
 """
 
 import jax

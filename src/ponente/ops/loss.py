@@ -61,12 +61,12 @@ def cross_entropy_sums(
 
 
 def _chunks(rows: int, head_DV: Array) -> int:
-    """How many equal chunks there are: of as many rows as the head is wide, or of more where logits are few.
+    """How many equal chunks there are: of as many rows as the head is wide but no more than a quarter, or few logits.
 
     Each chunk reads and writes the head's gradient, so that chunks of fewer rows would spend their time on that.
     """
     width, vocabulary = head_DV.shape
-    most = max(width, _CHUNK_LOGITS // vocabulary, 1)
+    most = max(min(width, rows // 4), _CHUNK_LOGITS // vocabulary, 1)
     return next(count for count in range(-(-rows // most), rows + 1) if rows % count == 0)
 
 

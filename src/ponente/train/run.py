@@ -107,7 +107,7 @@ class _Life:
         setup, trainer = self._setup, self._setup.config.trainer
         watchdog = Watchdog(trainer.progress_watchdog)  # a checkpoint may be slow to load, too
         self._stack.callback(watchdog.close)
-        self._say_what_changed()
+        self._compare_config()
         first_step = 0 if self._resumption is None else self._resumption.step
         checkpointer = Checkpointer(trainer.checkpointer, self._run_id, first_step, last_step=setup.steps)
         self._stack.enter_context(checkpointer)
@@ -155,7 +155,8 @@ class _Life:
                 "(initialize_model_from_checkpoint_path)."
             )
 
-    def _say_what_changed(self) -> None:
+    def _compare_config(self) -> None:
+        """Says what differs from the config that the run was started with; another optimizer is refused."""
         stored = {} if self._resumption is None else self._resumption.metadata.about.get("config", {})
         before, now = (str(one.get("optimizer", {}).get("type")) for one in (stored, self._config))
         if stored and before != now and not self._setup.config.trainer.allow_partial_checkpoint:

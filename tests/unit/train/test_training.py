@@ -331,13 +331,10 @@ def test_checkpoints_to_begin_from_that_are_not_there_are_told_before_caches_are
 
 def test_an_optimizer_is_not_changed_in_the_middle_of_a_run(site: Site) -> None:
     site.train()
-    for allowed in ("false", "true"):
-        flags = ("--optimizer.type", "lion", "--trainer.allow_partial_checkpoint", allowed)
-        if allowed == "true":
-            assert site.train(*flags, "--trainer.num_train_steps", "5").steps == 5
-            return
-        with pytest.raises(RefusedError, match=r"found optimizer.type: lion for a run that was trained with adam"):
-            site.train(*flags, "--trainer.num_train_steps", "5")
+    flags = ("--optimizer.type", "lion", "--trainer.num_train_steps", "5")
+    with pytest.raises(RefusedError, match=r"found optimizer.type: lion for a run that was trained with adam"):
+        site.train(*flags)
+    assert site.train(*flags, "--trainer.allow_partial_checkpoint", "true").steps == 5
 
 
 @pytest.mark.parametrize(

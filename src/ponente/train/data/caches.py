@@ -36,15 +36,14 @@ def open_data(data: TrainDataConfig, *, beside_training: bool = False) -> OpenDa
     """
     opened = OpenData()
     specs = [(spec, spec.name.rpartition("/")[0]) for spec in cache_specs(data)]
+    missing = [one for one in specs if data.auto_build_caches and read_ledger(one[0].path) is None]
+    for spec, _ in missing if len(missing) > 1 else ():  # a file that is not there is told before anything is built
+        spec.source.fingerprints(spec.split)
     growing = [
         (spec, name)
-        for spec, name in specs
-        if beside_training and spec.split == "train" and data.auto_build_caches
-        if data.reads_in_order(name) and read_ledger(spec.path) is None
+        for spec, name in missing
+        if beside_training and spec.split == "train" and data.reads_in_order(name)
     ]
-    missing = [spec for spec, _ in specs if data.auto_build_caches and read_ledger(spec.path) is None]
-    for spec in missing if len(missing) > 1 else ():  # a file that is not there is told before anything is built
-        spec.source.fingerprints(spec.split)
     with showing_progress() as on_progress:
         for spec, name in specs:
             if (spec, name) in growing:
