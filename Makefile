@@ -9,7 +9,7 @@ PY := $(VENV)/bin/python
 INSTALL = $(PYTHON) -m pip --python $(PY) --disable-pip-version-check install --quiet --constraint requirements.lock
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart setup test lint types unit soak bench-executor bench-tokenize bench-loader bench-train lock clean
+.PHONY: help quickstart setup test lint types unit test-gpu soak bench-executor bench-tokenize bench-loader bench-train lock clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -30,6 +30,9 @@ types: $(VENV)/.dev  ## mypy, strict
 
 unit: $(VENV)/.dev  ## every test but soak
 	@$(PY) -m pytest -n 2
+
+test-gpu: $(VENV)/.dev  ## what needs a GPU: kernels against plain formulas, deterministic resume, short trainings
+	@JAX_PLATFORMS=cuda,cpu $(PY) -m pytest tests/gpu
 
 soak: $(VENV)/.dev  ## long fault runs; rewrites docs/soak.md
 	@$(PY) tests/faults/soak.py

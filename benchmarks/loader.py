@@ -95,7 +95,7 @@ def stream_of(folder: Path, shuffle: str):  # type: ignore[no-untyped-def]
 
     config = MixtureConfig(train_weights=WEIGHTS, shuffle=True if shuffle == "feistel" else None)
     sources = {name: RowSource(cache=open_cache(str(folder / name)), policy=RowPolicy()) for name in WEIGHTS}
-    shape = BatchShape(length=LENGTH, max_documents=config.document_tables(LENGTH))
+    shape = BatchShape(length=LENGTH, max_documents=config.documents_per_row(LENGTH))
     return training_data(config, sources, BatchSchedule.of(BATCH), shape, seed=0).stream
 
 

@@ -16,6 +16,7 @@ import pytest
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # before JAX is imported
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+collect_ignore = [] if "cuda" in os.environ["JAX_PLATFORMS"] else ["gpu"]  # make test-gpu
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 UNPACKED = Path.home() / ".cache" / "ponente-data"

@@ -2,13 +2,11 @@
 
 In: for each row the cache that it comes from and its span there. Out: a `Batch` of NumPy arrays. Reads are begun for
 all rows first (`begin_batch`) and waited for later (`PendingBatch.finish`), so that the next batch is read while this
-one is put together. B rows, S tokens, M documents a row.
+one is put together. B rows, S tokens, M places a row in tables of documents.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +14,9 @@ from numpy.typing import NDArray
 
 from ponente.batches.rows import Rows
 from ponente.batches.shape import BatchShape
+from ponente.batches.tables import no_tables, tables_of
 from ponente.store.token_cache.cache import INPUT_IDS
 from ponente.store.token_cache.spans import SpanRead
-
-logger = logging.getLogger(__name__)
 
 LOSS_MASK = "loss_mask"  # of a token: whether it counts as one that is predicted
 LOSS_WEIGHTS = "loss_weights"  # of a token: the weight of predicting the one after it
@@ -33,8 +30,8 @@ class Batch(NamedTuple):
     loss_weights_BS: Any  # float32: of predicting each target; 0 where there is none
     segment_ids_BS: Any  # int32: the number of the document in its row
     positions_BS: Any  # int32: in the document, or in the row
-    document_starts_BM: Any  # int32, -1 behind the last
-    document_lengths_BM: Any  # int32, 0 behind the last
+    document_starts_BM: Any  # int32: the same documents as tables, of rows that are computed together; or M is 0
+    document_lengths_BM: Any  # int32
 
 
 @dataclass(frozen=True)
@@ -80,8 +77,12 @@ class PendingBatch:
     count: int
     reads: list[_GroupRead]
 
-    def finish(self) -> Batch:
-        """Waits for the tokens and makes the arrays."""
+    def finish(self, rows_together: int | None = None) -> Batch:
+        """Waits for the tokens and makes the arrays.
+
+        Args:
+            rows_together: how many rows are computed at once, for tables of their documents; None: no tables.
+        """
         count, length = self.count, self.shape.length
         ids = np.zeros((count, length + 1), np.int32)
         weights = np.zeros((count, length), np.float32)
@@ -97,11 +98,12 @@ class PendingBatch:
                 inside = at < known[numbers][owner]
                 borders.append((numbers[owner] * length + at)[inside])
         borders.append((np.arange(count) * length + known)[(known > 0) & (known < length)])  # padding
-        tables = _documents(np.unique(np.concatenate(borders)), count, self.shape)
+        firsts = np.unique(np.concatenate(borders))
+        tables = no_tables(count) if rows_together is None else tables_of(firsts, count, length, rows_together)
         tokens = ids[:, :-1].copy()
         short = np.flatnonzero(known < length)
         tokens[short, known[short]] = 0  # the token after the last is only predicted
-        return Batch(tokens, ids[:, 1:], weights, *tables)
+        return Batch(tokens, ids[:, 1:], weights, *_documents(firsts, count, self.shape), *tables)
 
 
 def begin_batch(shape: BatchShape, count: int, groups: Sequence[RowGroup]) -> PendingBatch:
@@ -116,32 +118,14 @@ def begin_batch(shape: BatchShape, count: int, groups: Sequence[RowGroup]) -> Pe
     return PendingBatch(shape, count, reads)
 
 
-@cache
-def _say_crowded(most: int) -> None:
-    logger.warning(
-        "some rows have more than %d documents: those beyond belong to the last, and see each other. "
-        "Raise data.max_documents_per_row to hold them apart.",
-        most,
-    )
-
-
-def _documents(firsts: NDArray[np.int64], count: int, shape: BatchShape) -> tuple[NDArray[np.int32], ...]:
-    """Segment ids, positions and tables of documents, from where each begins in the line of all rows."""
+def _documents(firsts: NDArray[np.int64], count: int, shape: BatchShape) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Segment ids and positions, from where each document begins in the line of all rows."""
     length = shape.length
-    row = firsts // length
     row_first = np.searchsorted(firsts, np.arange(count) * length)
-    number = np.arange(len(firsts)) - row_first[row]
-    fits = number < shape.max_documents
-    if not fits.all():
-        _say_crowded(shape.max_documents)
-    firsts, row, number = firsts[fits], row[fits], number[fits]
+    number = np.arange(len(firsts)) - row_first[firsts // length]
     lengths = np.diff(np.append(firsts, count * length))
     segment_ids = np.repeat(number.astype(np.int32), lengths).reshape(count, length)
     positions = np.tile(np.arange(length, dtype=np.int32), (count, 1))
     if shape.positions == "document":
         positions -= np.repeat((firsts % length).astype(np.int32), lengths).reshape(count, length)
-    starts_table = np.full((count, shape.max_documents), -1, np.int32)
-    lengths_table = np.zeros((count, shape.max_documents), np.int32)
-    starts_table[row, number] = firsts % length
-    lengths_table[row, number] = lengths
-    return segment_ids, positions, starts_table, lengths_table
+    return segment_ids, positions

@@ -10,7 +10,7 @@ from ponente.config.errors import RefusedError
 from ponente.config.problems import nearest
 
 _LARGEST_WEIGHT = 1e18
-_DOCUMENTS, _TOKENS_A_DOCUMENT = 32, 64  # cuDNN's packed attention takes longer the more a row may have
+_DOCUMENTS, _TOKENS_A_DOCUMENT = 32, 64  # packed into a row: so many, or one for so many tokens where that is more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +24,12 @@ class MixtureConfig(OrderConfig):
     num_validation_sequences: dict[str, int] | None = None  # held out of the train split
     shift_epochs: bool = False  # rows of text are cut at other places in each epoch after the first
     block_cross_document_attention: bool = True
-    max_documents_per_row: int | None = None  # held apart: by default 1 for 64 tokens, 32 at least
+    max_documents_per_row: int | None = None  # packed: by default 1 for 64 tokens, 32 at least, padding counted
     target_budget: int | None = None  # tokens of the run that is simulated …
     experiment_budget: int | None = None  # … by one of so many, which repeats data as often as that would
 
-    def document_tables(self, length: int) -> int:
-        """How many documents of a row a batch has room for."""
+    def documents_per_row(self, length: int) -> int:
+        """How many documents are packed into a row at most; padding is one of them."""
         if self.max_documents_per_row is not None:
             if self.max_documents_per_row < 2:
                 raise RefusedError(

@@ -9,7 +9,7 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import jax
@@ -55,18 +55,26 @@ class Loader:
         start: int = 0,
         stop: int | None = None,
         ahead: int = _AHEAD,
+        rows_together: Callable[[int], int] | None = None,
+        placing: AbstractContextManager[object] | None = None,
     ) -> None:
         """Args:
         sharding: of arrays [B, …], whose first axis it may split.
         start: the first step; any, at no cost.
         stop: the step after the last; by default where the stream ends.
         ahead: how many batches are kept ready.
+        rows_together: of a batch of so many rows, how many are computed at once, for tables of their documents; None:
+            batches have no tables, which only some kernels take.
+        placing: is held while a batch is put on devices. Who holds it while a step is begun keeps batches from landing
+            behind the step's temporary memory, where they would cut the free memory in two.
         """
         if ahead < 1:
             raise RefusedError(f"found a loader that keeps {ahead} batches ready; needed 1 or more. Give ahead=2.")
         _check_sizes(stream, sharding)
         self._stream = stream
         self._sharding = sharding
+        self._rows_together = rows_together
+        self._placing = nullcontext() if placing is None else placing
         self._start = start
         self._stop = stream.steps if stop is None else stop
         self._ready: queue.Queue[tuple[int, Batch] | BaseException | None] = queue.Queue(maxsize=ahead)
@@ -138,7 +146,10 @@ class Loader:
     def _to_devices(self, step: int, pending: PendingBatch) -> Batch:
         count = self._stream.schedule.size(step)
         rows = local_rows(self._sharding, count)
-        return on_devices(pending.finish(), rows, count, self._sharding)
+        together = None if self._rows_together is None else self._rows_together(count)
+        batch = pending.finish(together)
+        with self._placing:
+            return on_devices(batch, rows, count, self._sharding)
 
 
 def _check_sizes(stream: BatchStream, sharding: jax.sharding.Sharding) -> None:
@@ -182,8 +193,12 @@ def on_devices(batch: Batch, rows: Indices, count: int, sharding: jax.sharding.S
     return Batch(*(spread(array) for array in batch))
 
 
-def abstract_batch(shape: BatchShape, rows: int) -> Batch:
-    """The shapes and types of a batch of so many rows, without values."""
+def abstract_batch(shape: BatchShape, rows: int, places: int = 0) -> Batch:
+    """The shapes and types of a batch of so many rows, without values.
+
+    Args:
+        places: of tables of documents, a row; 0 where none are made.
+    """
     row = [jax.ShapeDtypeStruct((rows, shape.length), kind) for kind in (np.int32, np.float32)]
-    table = jax.ShapeDtypeStruct((rows, shape.max_documents), np.int32)
+    table = jax.ShapeDtypeStruct((rows, places), np.int32)
     return Batch(row[0], row[0], row[1], row[0], row[0], table, table)

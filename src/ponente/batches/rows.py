@@ -24,7 +24,7 @@ class RowPolicy:
     """How documents become rows."""
 
     packing: Packing = "concatenated"
-    max_documents: int | None = None  # a row: by default as many as the batch's tables hold
+    max_documents: int | None = None  # packed into a row: by default as many as the batch's shape says
     over_length: OverLength = "split"
 
 

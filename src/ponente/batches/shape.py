@@ -11,6 +11,6 @@ class BatchShape:
     """What all batches of a run have in common."""
 
     length: int  # S
-    max_documents: int  # M, a row: what would be more belongs to the last
+    max_documents: int  # packed into a row, padding counted; rows cut from the line of all tokens may have more
     blocks_documents: bool = True  # else a row is one document
     positions: Positions = "document"

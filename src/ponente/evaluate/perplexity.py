@@ -24,7 +24,7 @@ from ponente.batches.stream import BatchStream
 from ponente.batches.training import evaluation_stream, held_out_stream
 from ponente.ops.loss import entropy_sum
 from ponente.tokens.tokenizer import Tokenizer
-from ponente.train.objective import loss_sums, tokens_of
+from ponente.train.objective import loss_sums, rows_together, tokens_of
 from ponente.train.precision import Precision
 from ponente.train.setup import EvaluationSetup
 
@@ -78,9 +78,11 @@ class Evaluation:
         stop = steps if self.max_batches is None else min(self.max_batches, steps or self.max_batches)
         sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         bytes_V = None if self.bytes_V is None else jnp.asarray(self.bytes_V)
-        with Loader(one.stream, sharding, stop=stop) as loader:
+        blocks_documents = one.stream.shape.blocks_documents
+        together = rows_together(None, blocks_documents=blocks_documents)
+        with Loader(one.stream, sharding, stop=stop, rows_together=together) as loader:
             for _, batch in loader:
-                total = self._compiled(total, model, batch, bytes_V, one.stream.shape.blocks_documents)
+                total = self._compiled(total, model, batch, bytes_V, blocks_documents)
         return total
 
     @cached_property

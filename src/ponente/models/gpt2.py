@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
-from jax.ad_checkpoint import checkpoint_name
 
 from ponente.config.errors import RefusedError
 from ponente.models.decoding import positions_after, write_behind
@@ -19,7 +18,7 @@ from ponente.models.hf_config import refuse_config
 from ponente.models.huggingface import HfWeight
 from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, Tokens
 from ponente.models.parameters import Parameter, stacked
-from ponente.models.stack import ATTENTION_OUTPUT, fold_layers
+from ponente.models.stack import fold_layers
 from ponente.ops.attention import AttentionDropout, Mask, attend
 from ponente.ops.embedding import lookup
 from ponente.ops.linear import linear
@@ -269,7 +268,7 @@ class Gpt2(eqx.Module):
                 q, k = q.astype(jnp.float32), k.astype(jnp.float32)
             dropped = None if here is None else AttentionDropout(here.within(0).keys_B(), config.attn_pdrop)
             mixed = attend(q, k, v.astype(q.dtype), mask, backend=config.attn_backend, dropout=dropped)
-            mixed = checkpoint_name(mixed.astype(x_BSD.dtype), ATTENTION_OUTPUT)
+            mixed = mixed.astype(x_BSD.dtype)
             attended = _plus(linear(mixed, block.w_out_NHD, 2), block.b_out_D)
             x_BSD = x_BSD + (attended if here is None else here.within(1)(attended, config.resid_pdrop))
             normed = layer_norm(x_BSD, block.norm_mlp_D, block.norm_mlp_bias_D, epsilon)

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
-from jax.ad_checkpoint import checkpoint_name
 
 from ponente.config.errors import RefusedError
 from ponente.models.decoding import positions_after, write_behind
@@ -19,9 +18,10 @@ from ponente.models.hf_config import beyond_full_attention, beyond_rotary, refus
 from ponente.models.huggingface import HfWeight
 from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, Tokens
 from ponente.models.parameters import Parameter, stacked
-from ponente.models.stack import ATTENTION_OUTPUT, fold_layers
+from ponente.models.stack import fold_layers
 from ponente.ops.attention import Mask, attend
 from ponente.ops.embedding import lookup
+from ponente.ops.gated import gated
 from ponente.ops.linear import linear
 from ponente.ops.norm import rms_norm
 from ponente.ops.rotary import DefaultRotary, Rotary, RotaryConfig, rotary_at, rotary_from_hf, rotary_to_hf
@@ -251,7 +251,7 @@ class Mlp(eqx.Module):
     def __call__(self, x_BSD: Array, activation: ActivationName) -> Array:
         gate_BSF = _plus(linear(x_BSD, self.w_gate_DF), self.b_gate_F)
         up_BSF = _plus(linear(x_BSD, self.w_up_DF), self.b_up_F)
-        hidden_BSF = ACTIVATIONS[activation](gate_BSF) * up_BSF
+        hidden_BSF = gated(gate_BSF, up_BSF, ACTIVATIONS[activation])
         return _plus(linear(hidden_BSF, self.w_down_FD), self.b_down_D)
 
 
@@ -321,7 +321,7 @@ class Llama(eqx.Module):
             if config.upcast_attn:
                 q, k = q.astype(jnp.float32), k.astype(jnp.float32)
             mixed = attend(q, k, v.astype(q.dtype), mask, backend=config.attn_backend).astype(x_BSD.dtype)
-            attended = block.attention.output(checkpoint_name(mixed, ATTENTION_OUTPUT))
+            attended = block.attention.output(mixed)
             if config.hybrid_norm:
                 attended = rms_norm(attended, block.norm_after_attention_D, epsilon)
             x_BSD = x_BSD + attended

@@ -7,10 +7,9 @@ import jax
 from jax import Array
 
 from ponente.config.errors import RefusedError
-from ponente.ops.linear import PRODUCT
+from ponente.ops.kept import ATTENTION, PRODUCT
 
 Layer = TypeVar("Layer")
-ATTENTION_OUTPUT = "attention_output"  # a name that policies know
 
 _PRODUCTS = jax.checkpoint_policies.save_from_both_policies(
     jax.checkpoint_policies.dots_with_no_batch_dims_saveable, jax.checkpoint_policies.save_only_these_names(PRODUCT)
@@ -20,9 +19,9 @@ _POLICIES: dict[str, Any] = {
     "recompute": None,
     "dots": _PRODUCTS,
     "dots_and_attention": jax.checkpoint_policies.save_from_both_policies(
-        _PRODUCTS, jax.checkpoint_policies.save_only_these_names(ATTENTION_OUTPUT)
+        _PRODUCTS, jax.checkpoint_policies.save_only_these_names(ATTENTION)
     ),
-    "attention": jax.checkpoint_policies.save_only_these_names(ATTENTION_OUTPUT),
+    "attention": jax.checkpoint_policies.save_only_these_names(ATTENTION),
     "save_all": jax.checkpoint_policies.everything_saveable,
 }
 
@@ -45,19 +44,30 @@ def fold_layers(
         checkpointing: false keeps everything for the backward pass, true only the input of each layer; or a policy.
     """
     count = jax.tree.leaves(layers)[0].shape[0]
-    step = _checkpointed(apply, checkpointing)
+    step = _checkpointed(apply, checkpointing, is_scanned=is_scanned)
     if is_scanned:
         numbers = jax.numpy.arange(count)
         return jax.lax.scan(lambda x, part: step(part[0], x, part[1], part[2]), x, (layers, numbers, extras))
     kept = []
-    for number in range(count):
-        part, extra = (jax.tree.map(lambda array: array[number], tree) for tree in (layers, extras))  # noqa: B023
-        x, one = step(part, x, jax.numpy.asarray(number), extra)
+    for number, (layer, extra) in enumerate(_unstacked((layers, extras), count)):
+        x, one = step(layer, x, jax.numpy.asarray(number), extra)
         kept.append(one)
     return x, jax.tree.map(lambda *parts: jax.numpy.stack(parts), *kept)
 
 
-def _checkpointed(apply: Callable[..., Any], checkpointing: bool | str) -> Callable[..., Any]:
+def _unstacked(tree: Any, count: int) -> list[Any]:
+    """The parts of a stack of trees.
+
+    By a split, whose gradient is a concatenation. That of an index is the part among zeros, and their sum over all
+    layers, which reads each of them for every number.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    split = [jax.lax.split(leaf, [1] * count, axis=0) for leaf in leaves]
+    parts = [[part.reshape(part.shape[1:]) for part in one] for one in zip(*split, strict=True)]
+    return [jax.tree.unflatten(structure, part) for part in parts]
+
+
+def _checkpointed(apply: Callable[..., Any], checkpointing: bool | str, *, is_scanned: bool) -> Callable[..., Any]:
     if checkpointing is False:
         return apply
     name = "full" if checkpointing is True else checkpointing
@@ -68,4 +78,4 @@ def _checkpointed(apply: Callable[..., Any], checkpointing: bool | str) -> Calla
             f"found model.gradient_checkpointing: {checkpointing}; needed true, false or {', '.join(_POLICIES)}. "
             "Change it."
         )
-    return jax.checkpoint(apply, policy=_POLICIES[name])
+    return jax.checkpoint(apply, policy=_POLICIES[name], prevent_cse=not is_scanned)

@@ -1,7 +1,7 @@
 """Attention: which tokens each token sees, and the kernel that computes it.
 
 In: queries [B, T, N, H], keys and values [B, S, K, H] with K dividing N, and a `Mask`. Out: [B, T, N, H].
-B batch, T queries, S keys, N heads, K key-value heads, H head size, M documents a row, G = N / K.
+B batch, T queries, S keys, N heads, K key-value heads, H head size, M places in tables, G = N / K.
 """
 
 import logging
@@ -12,10 +12,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from ponente.config.errors import RefusedError
 from ponente.ops import cudnn
 from ponente.ops.dropout import drop
+from ponente.ops.kept import ATTENTION
 
 _BLOCK, _MOST_BLOCKS = 128, 8  # queries at once, at least; blocks, at most
 _LOWEST = -3.4e38  # instead of -inf, which would make a row without any key NaN
@@ -35,7 +37,7 @@ class Mask:
     """
 
     segment_ids_BS: Array | None = None
-    document_starts_BM: Array | None = None  # the same documents, for the kernel that takes tables
+    document_starts_BM: Array | None = None  # the same documents for the kernel that takes tables: see ops/cudnn.py
     document_lengths_BM: Array | None = None
     query_positions_BT: Array | None = None
 
@@ -89,10 +91,21 @@ def attend(
     if chosen == "cudnn_packed":
         assert mask.document_starts_BM is not None
         assert mask.document_lengths_BM is not None
-        return cudnn.attend_packed(q_BTNH, k_BSKH, v_BSKH, mask.document_starts_BM, mask.document_lengths_BM, scale)
+        tables = cudnn.Tables(mask.document_starts_BM, mask.document_lengths_BM)
+        return cudnn.attend(q_BTNH, k_BSKH, v_BSKH, tables, scale)
+    if chosen == "cudnn" and window is None and mask.segment_ids_BS is None and cudnn.is_right():
+        return cudnn.attend(q_BTNH, k_BSKH, v_BSKH, None, scale)
     if chosen == "cudnn":
-        return _attend_cudnn(q_BTNH, k_BSKH, v_BSKH, mask, scale, window)
-    return _attend_xla(q_BTNH, k_BSKH, v_BSKH, mask, scale, window, soft_cap, dropout)
+        mixed = _attend_cudnn(q_BTNH, k_BSKH, v_BSKH, mask, scale, window)
+    else:
+        mixed = _attend_xla(q_BTNH, k_BSKH, v_BSKH, mask, scale, window, soft_cap, dropout)
+    named: Array = checkpoint_name(mixed, ATTENTION)
+    return named
+
+
+def takes_tables() -> bool:
+    """Whether documents are held apart by tables here, where there are such."""
+    return jax.default_backend() == "gpu" and cudnn.is_right()
 
 
 def _chosen(
@@ -107,7 +120,7 @@ def _chosen(
     is_plain = soft_cap is None and dropout is None and mask.query_positions_BT is None
     can_cudnn = jax.default_backend() == "gpu" and is_half and is_plain
     has_tables = mask.document_starts_BM is not None and mask.segment_ids_BS is not None
-    can_pack = can_cudnn and has_tables and window is None and cudnn.has_packed_form()
+    can_pack = can_cudnn and has_tables and window is None and cudnn.is_right()
     if backend == "default":
         return "cudnn_packed" if can_pack else "cudnn" if can_cudnn else "xla"
     if (backend == "cudnn" and not can_cudnn) or (backend == "cudnn_packed" and not can_pack):
@@ -128,7 +141,7 @@ def _say(chosen: Backend, asked: Backend, platform: str, has_documents: bool) ->
 
 
 def _attend_cudnn(q: Array, k: Array, v: Array, mask: Mask, scale: float, window: int | None) -> Array:
-    """cuDNN's flash attention; documents become a dense mask."""
+    """cuDNN's flash attention as JAX has it in public; documents become a dense mask."""
     dense = None
     if mask.segment_ids_BS is not None:
         dense = (mask.segment_ids_BS[:, :, None] == mask.segment_ids_BS[:, None, :])[:, None]

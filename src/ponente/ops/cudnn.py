@@ -1,63 +1,117 @@
-"""cuDNN's packed attention: rows of documents that do not see each other, given as tables of starts and lengths.
+"""cuDNN's causal attention, plain or packed: documents that do not see each other, given as tables.
 
-JAX has it only under a private name, so this module alone knows it, and finds out at the start whether it is there and
-right.
+JAX has the packed form only under private names, with tables that are gathered row by row, and keeps nothing of a
+kernel's by-products through rematerialisation. So this module alone binds JAX's two primitives, and finds out at the
+start whether they are there and right. B rows, S tokens, N heads, K key-value heads, H head size, M places a row.
 """
 
 import importlib
 import logging
-from functools import cache
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
-logger = logging.getLogger(__name__)
+from ponente.ops.kept import ATTENTION
 
 _MODULE = "jax._src.cudnn.fused_attention_stablehlo"
 
+logger = logging.getLogger(__name__)
+
+
+class Tables(NamedTuple):
+    """The documents of all rows in order, each by its start in the line of all rows and its length.
+
+    They fill the first places, whichever row they are in; behind them are starts of B · S and lengths of 0. Any other
+    start there makes the kernel die of an illegal instruction.
+    """
+
+    starts_BM: Array
+    lengths_BM: Array
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def attend(q_BSNH: Array, k_BSKH: Array, v_BSKH: Array, tables: Tables | None, scale: float) -> Array:
+    """Causal attention within rows, or within documents."""
+    return _forward(q_BSNH, k_BSKH, v_BSKH, tables, scale)[0]
+
+
+def _forward(q: Array, k: Array, v: Array, tables: Tables | None, scale: float) -> tuple[Array, Any]:
+    kernel = importlib.import_module(_MODULE)
+    mixed, statistics = kernel._dot_product_attention_fwd_p.bind(
+        q, k, v, *_arguments(q, k, tables), **_options(kernel, tables, scale), is_training=True
+    )
+    mixed, statistics = checkpoint_name(mixed, ATTENTION), checkpoint_name(statistics, ATTENTION)
+    return mixed, (q, k, v, tables, mixed, statistics)
+
+
+def _backward(scale: float, kept: Any, by_mixed: Array) -> tuple[Array, Array, Array, None]:
+    q, k, v, tables, mixed, statistics = kept
+    kernel = importlib.import_module(_MODULE)
+    by_q, by_k, by_v, *_ = kernel._dot_product_attention_bwd_p.bind(
+        *(q, k, v, *_arguments(q, k, tables), statistics, mixed, by_mixed), **_options(kernel, tables, scale)
+    )
+    return by_q, by_k, by_v, None
+
+
+attend.defvjp(_forward, _backward)
+
+
+def _arguments(q: Array, k: Array, tables: Tables | None) -> tuple[Array, ...]:
+    """Bias, lengths of queries and keys, their offsets, two page tables; what is not used is empty."""
+    none = jnp.zeros(0, q.dtype)
+    if tables is None:
+        return (none,) * 7
+    rows, length = q.shape[:2]
+    end_B = jnp.full(rows, rows * length, jnp.int32)
+    starts = jnp.concatenate([tables.starts_BM.reshape(-1), end_B]).reshape(rows, -1)
+    lengths = tables.lengths_BM
+    offsets = [starts * (array.shape[2] * array.shape[3]) for array in (q, k)]  # in numbers, not in tokens
+    return none, lengths, lengths, *offsets, none, none
+
+
+def _options(kernel: Any, tables: Tables | None, scale: float) -> dict[str, Any]:
+    return {
+        "scale": scale,
+        "seed": 42,
+        "dropout_rate": 0.0,
+        "variadic_args": (False, False),
+        "mask_type": kernel.MaskType.CAUSAL if tables is None else kernel.MaskType.PADDING_CAUSAL,
+        "layout": kernel.AttentionLayout.BTNH.value,
+        "sliding_window_length": None,
+    }
+
 
 @cache
-def has_packed_form() -> bool:
-    """Whether the kernel can be had here and gives the right values on a small example."""
+def is_right() -> bool:
+    """Whether the kernel can be had here, with tables, and gives the right values on a small example."""
     if jax.default_backend() != "gpu":
         return False
     try:
         with jax.ensure_compile_time_eval():
-            return _is_right()
-    except (ImportError, AttributeError, TypeError, NotImplementedError, RuntimeError, ValueError) as error:
-        logger.warning("attention: cuDNN's packed form cannot be had here (%s: %s)", type(error).__name__, error)
+            error = _error()
+    except (ImportError, AttributeError, TypeError, NotImplementedError, RuntimeError, ValueError) as problem:
+        logger.warning("attention: cuDNN's packed form cannot be had here (%s: %s)", type(problem).__name__, problem)
         return False
+    if not error < 0.05:
+        logger.warning("attention: cuDNN's packed form is off by %.3f here, and is not used", error)
+        return False
+    return True
 
 
-def attend_packed(
-    q_BSNH: Array, k_BSKH: Array, v_BSKH: Array, starts_BM: Array, lengths_BM: Array, scale: float
-) -> Array:
-    """Causal attention within the documents of each row; tables end in -1 and 0."""
-    kernel = importlib.import_module(_MODULE)
-    starts_BM = jnp.where(starts_BM < 0, q_BSNH.shape[1], starts_BM)  # -1 before the end is an illegal instruction
-    end_B1 = jnp.full((starts_BM.shape[0], 1), -1, jnp.int32)
-    offsets = jnp.concatenate([starts_BM, end_B1], axis=1)
-    mixed: Array = kernel.dot_product_attention(
-        *(q_BSNH, k_BSKH, v_BSKH, None, None, lengths_BM, lengths_BM, offsets, offsets),
-        scale=scale,
-        mask_type=kernel.MaskType.PADDING_CAUSAL,
-    )
-    return mixed
-
-
-def _is_right() -> bool:
-    """Two documents in a row of 128, against plain softmax."""
+def _error() -> float:
+    """Three documents in two rows of 128, against plain softmax."""
     keys = jax.random.split(jax.random.key(0), 3)
-    q, k, v = (jax.random.normal(key, (1, 128, 2, 64), jnp.bfloat16) for key in keys)
-    starts, lengths = jnp.array([[0, 50, -1]], jnp.int32), jnp.array([[50, 78, 0]], jnp.int32)
-    found = attend_packed(q, k, v, starts, lengths, 0.125).astype(jnp.float32)
-    document = (jnp.arange(128) >= 50).astype(jnp.int32)
-    allowed = jnp.tril(jnp.ones((128, 128), bool)) & (document[:, None] == document[None, :])
+    q, k, v = (jax.random.normal(key, (2, 128, 2, 64), jnp.bfloat16) for key in keys)
+    starts, lengths = [[0, 50], [128, 256]], [[50, 78], [128, 0]]
+    tables = Tables(jnp.array(starts, jnp.int32), jnp.array(lengths, jnp.int32))
+    found = attend(q, k, v, tables, 0.125).astype(jnp.float32)
+    document_BS = jnp.stack([jnp.arange(128) >= 50, jnp.zeros(128, bool)])
+    allowed = jnp.tril(jnp.ones((128, 128), bool)) & (document_BS[:, :, None] == document_BS[:, None, :])
     scores = jnp.einsum("BTNH,BSNH->BNTS", q, k, preferred_element_type=jnp.float32) * 0.125
-    weights = jax.nn.softmax(jnp.where(allowed, scores, -1e30), axis=-1)
+    weights = jax.nn.softmax(jnp.where(allowed[:, None], scores, -1e30), axis=-1)
     expected = jnp.einsum("BNTS,BSNH->BTNH", weights, v.astype(jnp.float32))
-    is_near = bool(jnp.abs(found - expected).max() < 0.05)
-    if not is_near:
-        logger.warning("attention: cuDNN's packed form gives other values here, and is not used")
-    return is_near
+    return float(jnp.abs(found - expected).max())

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 
-PRODUCT = "product"  # the name by which policies of checkpointing keep products
+from ponente.ops.kept import PRODUCT
 
 
 def linear(x: Array, weight: Array, contracted: int = 1) -> Array:

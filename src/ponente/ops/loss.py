@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 _CHUNK_LOGITS = 1 << 26  # elements of a chunk, at least: 256 MB in float32
+_CHUNK_LOGITS_GPU = 1 << 28
 _NO_ID = -1e9  # the logit of a column that stands for no id; -inf would make gradients under a soft cap NaN
 
 
@@ -66,7 +67,8 @@ def _chunks(rows: int, head_DV: Array) -> int:
     Each chunk reads and writes the head's gradient, so that chunks of fewer rows would spend their time on that.
     """
     width, vocabulary = head_DV.shape
-    most = max(min(width, rows // 4), _CHUNK_LOGITS // vocabulary, 1)
+    least = _CHUNK_LOGITS_GPU if jax.default_backend() == "gpu" else _CHUNK_LOGITS
+    most = max(min(width, rows // 4), least // vocabulary, 1)
     return next(count for count in range(-(-rows // most), rows + 1) if rows % count == 0)
 
 
@@ -121,10 +123,19 @@ _sums.defvjp(_forward, _backward)
 
 def _of_logits(logits: Array, targets: Array, z_loss: float) -> tuple[Array, Array, Array]:
     """Loss, cross-entropy and logarithm of the softmax's normalizer of each row."""
-    maximum = logits.max(axis=-1)
-    log_normalizer = jnp.log(jnp.exp(logits - maximum[:, None]).sum(axis=-1)) + maximum
+    log_normalizer = _log_normalizer(logits)
     entropy = log_normalizer - jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
     return entropy + z_loss * log_normalizer**2, entropy, log_normalizer
+
+
+def _log_normalizer(logits: Array) -> Array:
+    if jax.default_backend() == "gpu":
+        from ponente.ops.loss_kernel import log_normalizer
+
+        return log_normalizer(logits)
+    maximum = logits.max(axis=-1)
+    normalizer: Array = jnp.log(jnp.exp(logits - maximum[:, None]).sum(axis=-1)) + maximum
+    return normalizer
 
 
 def _split(parts: tuple[Array, ...], chunks: int) -> tuple[Array, ...]:

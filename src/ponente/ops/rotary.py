@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import draccus
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -112,10 +113,27 @@ class Rotary:
     sin_BS1H: Array
 
     def __call__(self, x_BSNH: Array) -> Array:
-        half = x_BSNH.shape[-1] // 2
-        first, second = x_BSNH[..., :half], x_BSNH[..., half:]
-        turned = jnp.concatenate([-second, first], axis=-1)
-        return x_BSNH * self.cos_BS1H + turned * self.sin_BS1H
+        return _turned(x_BSNH, self.cos_BS1H, self.sin_BS1H)
+
+
+@jax.custom_vjp
+def _turned(x: Array, cos: Array, sin: Array) -> Array:
+    half = x.shape[-1] // 2
+    quarter = jnp.concatenate([-x[..., half:], x[..., :half]], axis=-1)  # x after a quarter of a turn
+    return x * cos + quarter * sin
+
+
+def _forward(x: Array, cos: Array, sin: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _turned(x, cos, sin), (cos, sin)
+
+
+def _backward(turns: tuple[Array, Array], by_turned: Array) -> tuple[Array, None, None]:
+    """Back by the same angles, in the same form; JAX's rule would add halves that are padded with zeros."""
+    cos, sin = turns
+    return _turned(by_turned, cos, -sin), None, None
+
+
+_turned.defvjp(_forward, _backward)
 
 
 def rotary_at(config: RotaryConfig, positions_BS: Array, head_size: int, dtype: jnp.dtype) -> Rotary:

@@ -149,6 +149,11 @@ class Checkpointer:
                 "checkpoints away."
             )
 
+    def prepare(self, arrays: Mapping[str, jax.Array]) -> None:
+        """Takes the host memory of the first save in the background, where devices have memory of their own."""
+        if jax.default_backend() != "cpu":
+            self._staging.prepare(arrays)
+
     def due(self, step: int) -> Due | None:
         """Whether the state after `step` steps is to be saved, and for how long; raises what failed before."""
         self._raise_failure()
@@ -181,6 +186,7 @@ class Checkpointer:
             if not is_temporary:
                 checkpoint.make_permanent(path)
             return
+        began = time.monotonic()
         self._pending = checkpoint.begin_save(
             path,
             arrays,
@@ -189,6 +195,8 @@ class Checkpointer:
             staging=self._staging,
             when_whole=lambda: self._remove_old(path),
         )
+        held = time.monotonic() - began
+        logger.info("step %s: training stood for %.2f s, while its state was copied to the host", f"{step:,}", held)
 
     def _remove_old(self, saved: str) -> None:
         """Removes the temporary checkpoints after which enough others are whole."""

@@ -13,6 +13,7 @@ from ponente.train.memory import keep_memory
 from ponente.train.trainer import TrainerConfig
 
 _DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
+_GPU_MEMORY = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.93")  # of a GPU's memory: a run has it for itself
 _DEFAULTS: Mapping[str, Any] = {"jax_threefry_partitionable": True}
 
 logger = logging.getLogger(__name__)
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 def prepare_devices(trainer: TrainerConfig) -> None:
     """Applies the trainer's settings of JAX, and refuses a machine without an accelerator where one is required."""
     keep_memory()
+    os.environ.setdefault(*_GPU_MEMORY)
     if trainer.deterministic and _DETERMINISTIC not in (flags := os.environ.get("XLA_FLAGS", "")):
         os.environ["XLA_FLAGS"] = f"{flags} {_DETERMINISTIC}".strip()
     if trainer.jax_compilation_cache_dir is not None:

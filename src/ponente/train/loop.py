@@ -70,6 +70,7 @@ class Loop:
     profiler: Profiler
     on_step: Callable[[StepReport], None]
     asked_to_stop: threading.Event
+    placing: threading.Lock  # the loader's
     loss: float | None = None  # of the last step that has ended
 
     def run(self, state: TrainState, loader: Loader, first: int) -> tuple[TrainState, int]:
@@ -83,7 +84,8 @@ class Loop:
             logger.info("nothing is left to train: %s steps are made", f"{first:,}")
         for step, batch in self._batches(loader):
             self.profiler.before(step)
-            state, metrics = self.step(state, batch, step)
+            with self.placing:
+                state, metrics = self.step(state, batch, step)
             done = step + 1
             if pending is not None:
                 self._report(*pending, state)

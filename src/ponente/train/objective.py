@@ -1,10 +1,12 @@
 """What training minimises and evaluation measures: the weighted cross-entropy of a model on a batch, as sums."""
 
+from collections.abc import Callable
+
 from jax import Array
 
 from ponente.batches.batch import Batch
 from ponente.models.lm import Dropout, LanguageModel, Tokens
-from ponente.ops.attention import Mask
+from ponente.ops.attention import Mask, takes_tables
 from ponente.ops.loss import LossSums, cross_entropy_sums
 
 
@@ -34,14 +36,23 @@ def loss_sums(
     )
 
 
+def rows_together(microbatch: int | None, *, blocks_documents: bool) -> Callable[[int], int] | None:
+    """For the loader: of a batch of so many rows, how many need common tables; None where the kernel takes none.
+
+    Args:
+        microbatch: rows at once; None for all.
+    """
+    if not blocks_documents or not takes_tables():
+        return None
+    return lambda rows: microbatch or rows
+
+
 def tokens_of(batch: Batch, *, blocks_documents: bool, dropout: Dropout | None = None) -> Tokens:
     """What a model is given of a batch."""
     mask = Mask()
     if blocks_documents:
-        mask = Mask(
-            segment_ids_BS=batch.segment_ids_BS,
-            document_starts_BM=batch.document_starts_BM,
-            document_lengths_BM=batch.document_lengths_BM,
-        )
+        tables = batch.document_starts_BM, batch.document_lengths_BM
+        starts, lengths = tables if tables[0].shape[1] else (None, None)
+        mask = Mask(segment_ids_BS=batch.segment_ids_BS, document_starts_BM=starts, document_lengths_BM=lengths)
     ids_BS: Array = batch.tokens_BS
     return Tokens(ids_BS=ids_BS, positions_BS=batch.positions_BS, mask=mask, dropout=dropout)

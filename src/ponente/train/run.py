@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -31,6 +32,7 @@ from ponente.train.config import TrainConfig
 from ponente.train.devices import describe_devices, prepare_devices
 from ponente.train.export import ExportHook, export_hook
 from ponente.train.loop import Every, Hook, Loop, StepReport
+from ponente.train.objective import rows_together
 from ponente.train.profiling import Profiler
 from ponente.train.run_record import write_run_record
 from ponente.train.setup import ModelSetup, Setup, set_up, set_up_model
@@ -113,6 +115,7 @@ class _Life:
         self._stack.enter_context(checkpointer)
         keep_tokenizer(trainer.checkpointer.folder(self._run_id), setup)
         state = begin(setup, self._resumption)
+        checkpointer.prepare(named_arrays(state))
         first = int(state.step)
         self._check_that_steps_are_left(first)
         tracker = self._track(first)
@@ -130,9 +133,13 @@ class _Life:
             profiler=Profiler(trainer.profiler, join(self._folder, "profile"), first),
             on_step=partial(self._show, show, checkpointer),
             asked_to_stop=self._stack.enter_context(noting_signals()),
+            placing=(placing := threading.Lock()),
         )
         sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        with Loader(setup.data.stream, sharding, start=first, stop=setup.steps) as loader:
+        together = rows_together(trainer.microbatch, blocks_documents=setup.shape.blocks_documents)
+        with Loader(
+            setup.data.stream, sharding, start=first, stop=setup.steps, rows_together=together, placing=placing
+        ) as loader:
             state, done = loop.run(state, loader, first)
         if done < setup.steps:
             self._save(checkpointer, tracker, state, done)

@@ -18,6 +18,7 @@ from jax import Array
 from ponente.batches.batch import Batch
 from ponente.config.errors import RefusedError
 from ponente.models.lm import Dropout
+from ponente.train.norms import norm, squares
 from ponente.train.objective import loss_sums
 from ponente.train.precision import Precision
 from ponente.train.state import TrainState
@@ -57,11 +58,12 @@ class StepSettings:
 
 
 class TrainStep:
-    """The compiled step: one program for each batch size, and one more where histograms are asked for."""
+    """The compiled step: one program for each shape of a batch, and one more where histograms are asked for."""
 
     def __init__(self, settings: StepSettings) -> None:
         self._settings = settings
-        self._programs: dict[tuple[int, bool], Any] = {}
+        self._programs: dict[tuple[int, int, bool], Any] = {}
+        self._weight_norms = jax.jit(lambda model: settings.watch.norms(params=model))
 
     @property
     def compilations(self) -> int:
@@ -71,8 +73,10 @@ class TrainStep:
         """The next state; the one given is used up. `step` is the one that the state is at."""
         watch = self._settings.watch
         program = self._program(state, batch, watch.include_histograms and watch.is_due(step))
-        result: tuple[TrainState, StepMetrics] = program(state, batch)
-        return result
+        following, metrics = program(state, batch)
+        if watch.is_due(step):
+            metrics = metrics._replace(watched=metrics.watched | self._weight_norms(following.model))
+        return following, metrics
 
     def lower(self, state: TrainState, batch: Batch, *, has_histograms: bool = False) -> jax.stages.Lowered:
         """The step as a program that is not compiled yet; shapes of the state and the batch are enough."""
@@ -80,12 +84,14 @@ class TrainStep:
         return step.lower(state, batch)
 
     def _program(self, state: TrainState, batch: Batch, has_histograms: bool) -> Any:
-        key = (batch.tokens_BS.shape[0], has_histograms)
+        rows, places = batch.document_starts_BM.shape
+        key = (rows, places, has_histograms)
         if key not in self._programs:
             began = time.monotonic()
             self._programs[key] = self.lower(state, batch, has_histograms=has_histograms).compile()
-            extra = ", with histograms" if has_histograms else ""
-            logger.info("compiled the step for batches of %d rows%s in %.1f s", key[0], extra, time.monotonic() - began)
+            extra = f", of up to {places} documents on average" if places else ""
+            extra += ", with histograms" if has_histograms else ""
+            logger.info("compiled the step for batches of %d rows%s in %.1f s", rows, extra, time.monotonic() - began)
         return self._programs[key]
 
 
@@ -94,19 +100,19 @@ def _step(
 ) -> tuple[TrainState, StepMetrics]:
     weight = batch.loss_weights_BS.sum(dtype=jnp.float32)
     (loss, cross_entropy), gradients = _gradients(settings, state, batch, jnp.maximum(weight, 1e-6))
-    squares = [jnp.sum(jnp.square(gradient.astype(jnp.float32))) for gradient in jax.tree.leaves(gradients)]
+    of_gradients = squares(gradients)
     updates, optimizer = settings.optimizer.update(gradients, state.optimizer, state.model)
     model = optax.apply_updates(state.model, updates)
-    watched = settings.watch.norms(gradients, updates, model)
+    watched = settings.watch.norms(grads=gradients, updates=updates)
     if has_histograms:
-        watched |= settings.watch.histograms(gradients, updates, model)
+        watched |= settings.watch.histograms(grads=gradients, updates=updates, params=model)
     metrics = StepMetrics(
         loss=loss,
         cross_entropy=cross_entropy,
         weight=weight,
-        grad_norm=jnp.sqrt(sum(squares, start=jnp.zeros(()))),
+        grad_norm=norm(of_gradients),
         learning_rate=jnp.asarray(settings.learning_rates(state.step), jnp.float32),
-        squares=jnp.stack(squares),
+        squares=jnp.stack([one.sum() for one in of_gradients.values()]),
         watched=watched,
     )
     average = state.average
@@ -142,7 +148,8 @@ def _gradients(
         return jax.tree.map(jnp.add, total, value_and_gradient(state.model, *part)), None
 
     parts = jax.tree.map(
-        lambda array: array.reshape(-1, settings.microbatch, *array.shape[1:]), (batch, jnp.arange(rows))
+        lambda array: array.reshape(rows // settings.microbatch, settings.microbatch, *array.shape[1:]),
+        (batch, jnp.arange(rows)),
     )
     nothing = ((jnp.zeros(()), jnp.zeros(())), jax.tree.map(jnp.zeros_like, state.model))
     total, _ = jax.lax.scan(add, nothing, parts)

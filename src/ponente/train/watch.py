@@ -1,7 +1,8 @@
 """Looking into a run: norms and histograms of gradients, updates, weights, every so many steps.
 
-Norms are by-products of every step, fetched only when they are due; histograms are computed in a program of their own,
-so that steps between cost nothing for them.
+Norms of gradients and updates are by-products of every step, fetched only when they are due. Those of weights are
+computed after the steps at which they are due, and histograms in a program of their own with such steps, so that the
+steps between cost nothing for them.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from jax import Array
 from ponente.config.errors import RefusedError
 from ponente.config.fields import Kind
 from ponente.models.parameters import path_name
+from ponente.train.norms import STACKED, norm, squares
 from ponente.train.trackers.tracker import Histogram
 
 Target = Literal["grads", "params", "updates"]
@@ -53,39 +55,38 @@ class WatchConfig:
         is_on = self.interval > 0 and (self.include_norms or self.include_histograms)
         return is_on and bool(self.targets) and step % self.interval == 0
 
-    def norms(self, gradients: Any, updates: Any, model: Any) -> dict[str, Array]:
-        """The norms of what is watched; traced with every step."""
+    def norms(self, **trees: Any) -> dict[str, Array]:
+        """The norms of those of the trees, by what they are (`grads=…`), that are watched."""
         if not self.include_norms or self.interval < 1:
             return {}
-        return self._each(self._norms, gradients, updates, model)
+        return self._each(self._norms, trees)
 
-    def histograms(self, gradients: Any, updates: Any, model: Any) -> dict[str, Array]:
+    def histograms(self, **trees: Any) -> dict[str, Array]:
         """What the histograms of what is watched are made of; traced with steps at which they are due."""
-        return self._each(self._histograms, gradients, updates, model)
+        return self._each(self._histograms, trees)
 
-    def _each(self, measure: Callable[[str, dict[str, Array]], dict[str, Array]], *trees: Any) -> dict[str, Array]:
-        by_target = dict(zip(("grads", "updates", "params"), trees, strict=True))
+    def _each(self, measure: Callable[[str, Any], dict[str, Array]], trees: Mapping[str, Any]) -> dict[str, Array]:
         watched: dict[str, Array] = {}
         for target in self.targets:
-            paths = jax.tree_util.tree_flatten_with_path(by_target[target])[0]
-            watched |= measure(_PREFIXES[target], {path_name(path): leaf for path, leaf in paths})
+            if target in trees:
+                watched |= measure(_PREFIXES[target], trees[target])
         return watched
 
-    def _norms(self, prefix: str, leaves: Mapping[str, Array]) -> dict[str, Array]:
-        squares = {name: jnp.sum(jnp.square(leaf.astype(jnp.float32))) for name, leaf in leaves.items()}
-        norms = {f"{prefix}/norm/total": jnp.sqrt(sum(squares.values(), start=jnp.zeros(())))}
+    def _norms(self, prefix: str, tree: Any) -> dict[str, Array]:
+        found = squares(tree)
+        norms = {f"{prefix}/norm/total": norm(found)}
         if self.include_per_parameter_norms:
-            for name, leaf in leaves.items():
-                if self.split_scan_layers and name.startswith("blocks."):
-                    by_layer = jnp.sqrt(jnp.sum(jnp.square(leaf.astype(jnp.float32)), axis=range(1, leaf.ndim)))
-                    norms[f"{prefix}/norm/{name}[]"] = by_layer
+            for name, sums in found.items():
+                if self.split_scan_layers and name.startswith(STACKED):
+                    norms[f"{prefix}/norm/{name}[]"] = jnp.sqrt(sums)
                 else:
-                    norms[f"{prefix}/norm/{name}"] = jnp.sqrt(squares[name])
+                    norms[f"{prefix}/norm/{name}"] = jnp.sqrt(sums.sum())
         return norms
 
-    def _histograms(self, prefix: str, leaves: Mapping[str, Array]) -> dict[str, Array]:
+    def _histograms(self, prefix: str, tree: Any) -> dict[str, Array]:
         found = {}
-        for name, leaf in leaves.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            name = path_name(path)
             flat = leaf.astype(jnp.float32).reshape(-1)
             low, high = flat.min(), jnp.maximum(flat.max(), flat.min() + 1e-12)
             counts = (

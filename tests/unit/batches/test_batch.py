@@ -18,15 +18,15 @@ slow = settings(deadline=None, suppress_health_check=[HealthCheck.function_scope
 document_lengths = st.lists(st.integers(1, 30), min_size=1, max_size=25)
 
 
-def all_rows(rows: Rows, shape: BatchShape) -> Batch:
+def all_rows(rows: Rows, shape: BatchShape, rows_together: int | None = None) -> Batch:
     numbers = np.arange(rows.available)
-    return begin_batch(shape, len(numbers), [RowGroup(rows, numbers, *rows.spans(numbers))]).finish()
+    return begin_batch(shape, len(numbers), [RowGroup(rows, numbers, *rows.spans(numbers))]).finish(rows_together)
 
 
 def documents_of(batch: Batch, row: int) -> list[list[int]]:
-    """The tokens of each document of a row, padding included, by its tables."""
-    spans = zip(batch.document_starts_BM[row], batch.document_lengths_BM[row], strict=True)
-    return [batch.tokens_BS[row, start : start + length].tolist() for start, length in spans if length]
+    """The tokens of each document of a row, padding included."""
+    borders = np.flatnonzero(np.diff(batch.segment_ids_BS[row])) + 1
+    return [document.tolist() for document in np.split(batch.tokens_BS[row], borders)]
 
 
 @slow
@@ -43,7 +43,7 @@ def test_concatenated_rows_are_the_line_of_all_tokens(make_cache: MakeCache, len
 
 @slow
 @given(lengths=document_lengths, length=st.integers(2, 40), positions=st.sampled_from(["document", "row"]))
-def test_tables_segment_ids_and_positions_tell_the_same_documents(
+def test_segment_ids_and_positions_tell_the_same_documents(
     make_cache: MakeCache, lengths: list[int], length: int, positions: str
 ) -> None:
     shape = BatchShape(length=length, max_documents=64, positions=positions)
@@ -58,10 +58,33 @@ def test_tables_segment_ids_and_positions_tell_the_same_documents(
                 segment, since = segment + 1, place
             assert batch.segment_ids_BS[row, place] == segment
             assert batch.positions_BS[row, place] == (place - since if positions == "document" else place)
-        starts = np.flatnonzero(np.diff(batch.segment_ids_BS[row], prepend=-1)).tolist()
-        assert batch.document_starts_BM[row, : len(starts)].tolist() == starts
-        assert (batch.document_starts_BM[row, len(starts) :] == -1).all()
-        assert batch.document_lengths_BM[row].sum() == length
+    assert batch.document_starts_BM.shape == (len(batch.tokens_BS), 0)  # nobody asked for tables
+
+
+@slow
+@given(lengths=document_lengths, length=st.integers(2, 40), groups=st.integers(1, 3), together=st.integers(1, 3))
+def test_tables_list_the_documents_of_rows_that_are_computed_together(
+    make_cache: MakeCache, lengths: list[int], length: int, groups: int, together: int
+) -> None:
+    shape = BatchShape(length=length, max_documents=64)
+    rows = rows_of(make_cache(lengths), RowPolicy(), shape)
+    numbers = np.arange(min(rows.available, groups * together))  # what is missing is padding
+    read = begin_batch(shape, groups * together, [RowGroup(rows, numbers, *rows.spans(numbers))])
+    batch = read.finish(rows_together=together)
+    width = batch.document_starts_BM.shape[1]
+    most = 0
+    for group in range(groups):
+        here = slice(group * together, (group + 1) * together)
+        ids = batch.segment_ids_BS[here] + 1000 * np.arange(together)[:, None]
+        starts = np.flatnonzero(np.diff(ids.ravel(), prepend=-1)).tolist()
+        found, sizes = batch.document_starts_BM[here].ravel(), batch.document_lengths_BM[here].ravel()
+        assert found[: len(starts)].tolist() == starts
+        assert sizes[: len(starts)].tolist() == np.diff([*starts, together * length]).tolist()
+        assert (found[len(starts) :] == together * length).all()
+        assert (sizes[len(starts) :] == 0).all()
+        most = max(most, len(starts))
+    assert width in (2, 4, 8, 16, 32, 64)
+    assert width == 2 or (width // 2) * together < most  # half of it would not do
 
 
 @slow
@@ -88,13 +111,12 @@ def test_one_document_a_row_may_have_one_token_more_than_the_row(make_cache: Mak
         rows_of(make_cache([10]), policy, shape)
 
 
-def test_documents_beyond_the_tables_belong_to_the_last_in_all_arrays(make_cache: MakeCache) -> None:
+def test_rows_cut_from_the_line_of_all_tokens_hold_any_number_of_documents_apart(make_cache: MakeCache) -> None:
     shape = BatchShape(length=12, max_documents=3)
-    batch = all_rows(rows_of(make_cache([2, 2, 2, 2, 4]), RowPolicy(), shape), shape)
-    assert batch.document_starts_BM.tolist() == [[0, 2, 4]]
-    assert batch.document_lengths_BM.tolist() == [[2, 2, 8]]
-    assert batch.segment_ids_BS.tolist() == [[0, 0, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2]]
-    assert batch.positions_BS[0, 4:].tolist() == list(range(8))
+    batch = all_rows(rows_of(make_cache([2, 2, 2, 2, 4]), RowPolicy(), shape), shape, rows_together=1)
+    assert batch.segment_ids_BS.tolist() == [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4, 4]]
+    assert batch.document_starts_BM.tolist() == [[0, 2, 4, 6, 8, 12, 12, 12]]
+    assert batch.document_lengths_BM.tolist() == [[2, 2, 2, 2, 4, 0, 0, 0]]
 
 
 def test_without_blocking_a_row_is_one_document(make_cache: MakeCache) -> None:
@@ -123,7 +145,7 @@ def test_rows_that_nobody_has_are_padding(make_cache: MakeCache) -> None:
     batch = begin_batch(shape, 3, [RowGroup(rows, np.array([1]), *rows.spans(np.array([1])))]).finish()
     assert batch.tokens_BS.tolist() == [[0] * 4, [5, 6, 0, 0], [0] * 4]
     assert batch.loss_weights_BS.tolist() == [[0] * 4, [1, 0, 0, 0], [0] * 4]
-    assert batch.document_lengths_BM[:, :2].tolist() == [[4, 0], [2, 2], [4, 0]]
+    assert batch.segment_ids_BS.tolist() == [[0] * 4, [0, 0, 1, 1], [0] * 4]
 
 
 def test_dtypes_are_those_of_devices(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from ponente.config.errors import RefusedError
 from ponente.store.checkpoint.record import ArrayRecord
 
 Index = tuple[slice, ...]
-WINDOW_BYTES = 1 << 30  # of transfers at once, or one shard
+WINDOW_BYTES = 1 << 28  # of transfers at once; two such are under way
 _COPY_BYTES = 1 << 25  # by one thread at a time
 _THREADS = min(8, os.cpu_count() or 1)
 _PINNED = "pinned_host"
@@ -68,6 +69,29 @@ class Staging:
             buffer = self._buffers[name, number] = np.empty(shape, dtype)
         return buffer
 
+    def prepare(self, arrays: Mapping[str, jax.Array]) -> None:
+        """Takes the memory of a snapshot of such arrays beforehand, most of it in a thread, so that none waits for it.
+
+        The pinned memory through which pieces go is taken at once, by a piece of each shape.
+        """
+        shards = [(name, *one) for name, array in arrays.items() for one in enumerate(_own_shards(array))]
+        shapes = {}
+        for name, number, (_, data) in shards:
+            for piece in _pieces(data, self.buffer(name, number, data.shape, np.dtype(data.dtype))):
+                shapes[data.shape, data.dtype, piece.target.shape] = piece
+        for piece in shapes.values():
+            piece.begin(self).block_until_ready()
+        self.acquire()
+        threading.Thread(target=self._touch, name="ponente-staging", daemon=True).start()
+
+    def _touch(self) -> None:
+        try:
+            with ThreadPoolExecutor(_THREADS) as threads:
+                for buffer in self._buffers.values():
+                    list(threads.map(lambda part: part[0].fill(0), _copy_parts(buffer, buffer)))
+        finally:
+            self.release()
+
     def forget_all_but(self, names: Mapping[str, object]) -> None:
         """Frees what arrays had that are no longer there."""
         self._buffers = {key: buffer for key, buffer in self._buffers.items() if key[0] in names}
@@ -78,13 +102,14 @@ def take_snapshot(arrays: Mapping[str, jax.Array], staging: Staging) -> dict[str
     staging.forget_all_but(arrays)
     records = {name: _record(name, array) for name, array in arrays.items()}
     taken: dict[str, HostArray] = {}
-    sources: list[tuple[jax.Array, NDArray[Any]]] = []
+    pieces: list[_Piece] = []
     for name, given in arrays.items():
         array = jax.random.key_data(given) if records[name].key_impl else given
-        shards = [(shard.index, shard.data) for shard in array.addressable_shards if shard.replica_id == 0]
+        shards = _own_shards(array)
         dtype = np.dtype(array.dtype)
         buffers = [staging.buffer(name, number, data.shape, dtype) for number, (_, data) in enumerate(shards)]
-        sources += zip([data for _, data in shards], buffers, strict=True)
+        for (_, data), buffer in zip(shards, buffers, strict=True):
+            pieces += _pieces(data, buffer)
         taken[name] = HostArray(
             record=records[name],
             shape=array.shape,
@@ -93,16 +118,52 @@ def take_snapshot(arrays: Mapping[str, jax.Array], staging: Staging) -> dict[str
             shards=list(zip([index for index, _ in shards], buffers, strict=True)),
         )
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="snapshot") as threads:
-        for window in _windows(sources):
-            _copy(window, staging, threads)
+        arriving: list[tuple[jax.Array, NDArray[Any]]] = []
+        for window in [*_windows(pieces), []]:  # one is on its way while the one before is copied
+            following = [(piece.begin(staging), piece.target) for piece in window]
+            while arriving:
+                data, target = arriving.pop()
+                list(threads.map(lambda part: np.copyto(*part), _copy_parts(np.asarray(data), target)))
+                del data  # its memory is for the next
+            arriving = following
     return taken
 
 
-def _copy(window: list[tuple[jax.Array, NDArray[Any]]], staging: Staging, threads: ThreadPoolExecutor) -> None:
-    """Copies some shards into their buffers; what their transfers took on the host is free when it returns."""
-    arriving = [(_begin_transfer(data, staging), buffer) for data, buffer in window]
-    for data, buffer in arriving:
-        list(threads.map(lambda part: np.copyto(*part), _copy_parts(np.asarray(data), buffer)))
+def _own_shards(array: jax.Array) -> list[tuple[Index, jax.Array]]:
+    """The shards of an array, without replicas."""
+    array = jax.random.key_data(array) if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else array
+    return [(shard.index, shard.data) for shard in array.addressable_shards if shard.replica_id == 0]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Some rows of a shard, and where they go."""
+
+    data: jax.Array
+    first: int
+    target: NDArray[Any]
+
+    def begin(self, staging: Staging) -> jax.Array:
+        """Begins to move it to the host."""
+        if self.target.shape == self.data.shape:
+            return _begin_transfer(self.data, staging)
+        return _begin_transfer(_cut(self.data, self.first, len(self.target)), staging)
+
+
+@partial(jax.jit, static_argnums=2)
+def _cut(data: jax.Array, first: int, count: int) -> jax.Array:
+    cut: jax.Array = jax.lax.dynamic_slice_in_dim(data, first, count)
+    return cut
+
+
+def _pieces(data: jax.Array, buffer: NDArray[Any]) -> Iterator[_Piece]:
+    """A shard in pieces of a window's size, so that little memory of the host has to be pinned."""
+    if _is_on_host(data) or data.nbytes <= WINDOW_BYTES:
+        yield _Piece(data, 0, buffer)
+        return
+    step = max(1, WINDOW_BYTES * len(data) // data.nbytes)
+    for first in range(0, len(data), step):
+        yield _Piece(data, first, buffer[first : first + step])
 
 
 def _record(name: str, array: jax.Array) -> ArrayRecord:
@@ -121,25 +182,25 @@ def _record(name: str, array: jax.Array) -> ArrayRecord:
     return ArrayRecord(shape=array.shape, dtype=array.dtype.name)
 
 
-def _windows(sources: list[tuple[jax.Array, NDArray[Any]]]) -> Iterator[list[tuple[jax.Array, NDArray[Any]]]]:
-    """The shards in groups that are moved together, of `WINDOW_BYTES` or of one shard."""
-    window: list[tuple[jax.Array, NDArray[Any]]] = []
-    for source in sources:
-        if window and sum(buffer.nbytes for _, buffer in window) + source[1].nbytes > WINDOW_BYTES:
+def _windows(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
+    """The pieces in groups that are moved together, of `WINDOW_BYTES` or of one piece."""
+    window: list[_Piece] = []
+    for piece in pieces:
+        if window and sum(one.target.nbytes for one in window) + piece.target.nbytes > WINDOW_BYTES:
             yield window
             window = []
-        window.append(source)
+        window.append(piece)
     yield window
 
 
 def _begin_transfer(data: jax.Array, staging: Staging) -> jax.Array:
-    """Begins to move a shard to the host; what lies there already stays as it is.
+    """Begins to move an array to the host; what lies there already stays as it is.
 
     Pinned memory takes transfers at the full speed of the bus, and the runtime keeps it for the next ones.
     """
-    [device] = data.devices()
-    if device.platform == "cpu" or data.sharding.memory_kind == _PINNED:
+    if _is_on_host(data):
         return data
+    [device] = data.devices()
     if staging.has_pinned and _PINNED in {memory.kind for memory in device.addressable_memories()}:
         try:
             pinned: jax.Array = jax.device_put(data, data.sharding.with_memory_kind(_PINNED))
@@ -152,6 +213,11 @@ def _begin_transfer(data: jax.Array, staging: Staging) -> jax.Array:
     fresh: jax.Array = jax.device_put(data, data.sharding)
     fresh.copy_to_host_async()
     return fresh
+
+
+def _is_on_host(data: jax.Array) -> bool:
+    [device] = data.devices()
+    return device.platform == "cpu" or data.sharding.memory_kind == _PINNED
 
 
 def _copy_parts(source: NDArray[Any], target: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:

@@ -53,8 +53,8 @@ class TrainDataConfig(MixtureConfig, DataConfig):
     components: dict[str, TrainComponentConfig] = field(default_factory=dict)  # type: ignore[assignment]
     auto_build_caches: bool = execution(True)
 
-    def document_tables(self, length: int) -> int:
-        room = super().document_tables(length)
+    def documents_per_row(self, length: int) -> int:
+        room = super().documents_per_row(length)
         for name, component in self.components.items():
             most = component.row_policy().max_documents
             if most is not None and most + 1 > room:

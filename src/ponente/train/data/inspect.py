@@ -139,20 +139,13 @@ class _Row:
         )
         (start,), (stop,) = (part.tolist() for part in dataset.spans(np.array([position])))
         yield from self._documents(min(stop - start, length), dataset.rows.crosses_documents, tokenizer, look)
-        borders, _ = dataset.rows.cache.document_starts(
-            dataset.rows.cache.pieces(np.array([start]), np.array([min(stop, start + length)]))
-        )
-        joined = len(borders) + 1 - self.stream.shape.max_documents
-        if joined > 0 and self.stream.shape.blocks_documents:
-            yield look.border(f"── the last is {joined + 1} documents (data.max_documents_per_row holds more apart)")
 
     def _documents(self, known: int, crosses: bool, tokenizer: Tokenizer, look: Look) -> Iterator[str]:
-        starts, lengths = self.batch.document_starts_BM[self.place], self.batch.document_lengths_BM[self.place]
+        starts = np.flatnonzero(np.diff(self.batch.segment_ids_BS[self.place], prepend=-1))
+        lengths = np.diff(starts, append=self.stream.shape.length)
         is_counted = np.concatenate([[crosses], self.batch.loss_weights_BS[self.place, :-1] > 0])
         room = look.tokens or self.stream.shape.length
         for document, (first, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
-            if first < 0:
-                return
             if first >= known:
                 yield look.border(f"── {length:,} tokens of padding")
                 return

@@ -70,7 +70,7 @@ class DataSettings:
             raise RefusedError(f"found rows of {length} tokens; needed 2 or more. Set train_seq_len.")
         return BatchShape(
             length=length,
-            max_documents=self.data.document_tables(length),
+            max_documents=self.data.documents_per_row(length),
             blocks_documents=self.data.block_cross_document_attention,
         )
 

@@ -68,36 +68,32 @@ def _lengths(cache: TokenCache) -> NDArray[np.int64]:
 
 def _rows(sources: dict[str, RowSource], shape: BatchShape, refused: list[str]) -> Iterator[tuple[str, ...]]:
     """What each cache gives; a policy that cannot be met is told below the table."""
-    yield ("dataset", f"rows of {shape.length:,}", "padding", "tokens kept", "that count", "documents joined")
+    yield ("dataset", f"rows of {shape.length:,}", "padding", "tokens kept", "that count")
     for name, source in sources.items():
         try:
             rows = rows_of(source.cache, source.policy, shape)
         except RefusedError as error:
             refused.append(f"  {name}: {error}")
-            yield (name, "-", "-", "-", "-", "-")
+            yield (name, "-", "-", "-", "-")
             continue
-        filled, joined = _filled(rows, shape)
+        filled = _filled(rows, shape)
         yield (
             name,
             f"{rows.available:,}",
             f"{1 - filled / max(1, rows.available * shape.length):.1%}",
             f"{filled / source.cache.tokens:.1%}",
             f"{_weighed(source.cache):.1%}",
-            f"{joined:,}" if shape.blocks_documents else "all",
         )
 
 
-def _filled(rows: Rows, shape: BatchShape) -> tuple[int, int]:
-    """How many tokens the rows hold, and how many documents do not fit into their tables."""
-    filled, joined = 0, 0
+def _filled(rows: Rows, shape: BatchShape) -> int:
+    """How many tokens the rows hold."""
+    filled = 0
     for first in range(0, rows.available, _ROWS_AT_ONCE):
         starts, stops = rows.spans(np.arange(first, min(first + _ROWS_AT_ONCE, rows.available)))
         stops = np.minimum(stops, starts + shape.length)
         filled += int((stops - starts).sum())
-        span, _ = rows.cache.document_starts(rows.cache.pieces(starts, stops))
-        documents = np.bincount(span, minlength=len(starts)) + 1
-        joined += int(np.maximum(documents - shape.max_documents, 0).sum())
-    return filled, joined
+    return filled
 
 
 def _weighed(cache: TokenCache) -> float:

@@ -12,6 +12,7 @@ import optax
 
 from ponente.config.errors import RefusedError
 from ponente.models.parameters import LAYERS, Parameter, is_parameter, path_name
+from ponente.train.norms import norm, squares
 from ponente.train.optimizers.schedules import ScheduleConfig
 
 
@@ -98,7 +99,7 @@ def _clip(most: float) -> optax.GradientTransformation:
     """
 
     def update(gradients: Any, state: Any, _: Any = None) -> tuple[Any, Any]:
-        factor = most / jnp.maximum(optax.tree.norm(gradients), most)
+        factor = most / jnp.maximum(norm(squares(gradients)), most)
         return jax.tree.map(lambda gradient: gradient * factor.astype(gradient.dtype), gradients), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)

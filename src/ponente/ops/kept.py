@@ -1,0 +1,4 @@
+"""Names by which policies of rematerialisation (models/stack.py) know what they may keep for the backward pass."""
+
+PRODUCT = "product"  # of a weight
+ATTENTION = "attention"  # what its kernel made

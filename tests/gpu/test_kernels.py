@@ -1,0 +1,147 @@
+"""The kernels that only a GPU runs, against plain formulas in float32 (make test-gpu).
+
+Inputs are bfloat16, with 8 bits of precision: 0.01 of the largest value is what rounding of inputs and outputs makes.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ponente.batches.tables import tables_of
+from ponente.ops import cudnn
+from ponente.ops.attention import Mask, attend, takes_tables
+from ponente.ops.embedding import lookup
+from ponente.ops.gated import gated
+from ponente.ops.loss import cross_entropy_sums
+
+ROUNDING = 0.01
+ROWS, LENGTH, SIZE = 4, 256, 64
+
+
+def assert_near(found: jax.Array, expected: jax.Array) -> None:
+    """Within rounding of the largest value, and much nearer than that on average."""
+    found, expected = (np.asarray(array, np.float64) for array in (found, expected))
+    error, largest = np.abs(found - expected), np.abs(expected).max()
+    assert np.isfinite(found).all()
+    assert error.max() <= ROUNDING * largest
+    assert error.mean() <= 0.1 * ROUNDING * largest
+
+
+def value_and_gradients(function: Callable[..., jax.Array], *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Of the sum of the function's values, each times a fixed number."""
+
+    @jax.jit
+    def both(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        value, pull = jax.vjp(function, *arrays)
+        weights = jax.random.normal(jax.random.key(7), value.shape, jnp.float32).astype(value.dtype)
+        return value, *pull(weights)
+
+    return both(*arrays)
+
+
+def normal(seed: int, *shape: int, scale: float = 1.0) -> jax.Array:
+    return (jax.random.normal(jax.random.key(seed), shape) * scale).astype(jnp.bfloat16)
+
+
+def documents(seed: int, most: int) -> tuple[Mask, np.ndarray]:
+    """Rows cut into random documents, as the loader makes their tables."""
+    random = np.random.default_rng(seed)
+    firsts = [np.array([0])]
+    for row in range(ROWS):
+        cuts = random.choice(np.arange(1, LENGTH), random.integers(0, most), replace=False)
+        firsts.append(row * LENGTH + np.sort(np.append(cuts, 0)))
+    borders = np.unique(np.concatenate(firsts))
+    tables = tables_of(borders, ROWS, LENGTH, ROWS)
+    ids = (np.searchsorted(borders, np.arange(ROWS * LENGTH), side="right")).reshape(ROWS, LENGTH)
+    mask = Mask(
+        segment_ids_BS=jnp.asarray(ids, jnp.int32),
+        document_starts_BM=jnp.asarray(tables.starts_BM),
+        document_lengths_BM=jnp.asarray(tables.lengths_BM),
+    )
+    return mask, tables.starts_BM
+
+
+def test_the_packed_form_can_be_had_here() -> None:
+    assert jax.default_backend() == "gpu"
+    assert takes_tables()
+
+
+@pytest.mark.parametrize("groups", [4, 2])
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("most", [1, 3, 40])
+def test_documents_held_apart_by_tables_are_those_of_plain_attention(groups: int, size: int, most: int) -> None:
+    mask, _ = documents(most, most)
+    arrays = [normal(number, ROWS, LENGTH, heads, size) for number, heads in enumerate((4, groups, groups))]
+    plain = Mask(segment_ids_BS=mask.segment_ids_BS)
+    found = value_and_gradients(lambda *qkv: attend(*qkv, mask, backend="cudnn_packed"), *arrays)
+    exact = [array.astype(jnp.float32) for array in arrays]
+    expected = value_and_gradients(lambda *qkv: attend(*qkv, plain, backend="xla"), *exact)
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other)
+
+
+@pytest.mark.parametrize("groups", [4, 1])
+def test_plain_causal_attention_is_that_of_xla(groups: int) -> None:
+    arrays = [normal(number, ROWS, LENGTH, heads, SIZE) for number, heads in enumerate((4, groups, groups))]
+    found = value_and_gradients(lambda *qkv: attend(*qkv, Mask(), backend="cudnn"), *arrays)
+    exact = [array.astype(jnp.float32) for array in arrays]
+    expected = value_and_gradients(lambda *qkv: attend(*qkv, Mask(), backend="xla"), *exact)
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other)
+
+
+def test_places_behind_the_last_document_change_nothing() -> None:
+    mask, starts = documents(5, 9)
+    width = starts.shape[1]
+    arrays = [normal(number, ROWS, LENGTH, 4, SIZE) for number in range(3)]
+
+    def attended(places: int) -> tuple[jax.Array, ...]:
+        wide = np.full(ROWS * places, ROWS * LENGTH, np.int32)
+        lengths = np.zeros_like(wide)
+        wide[: ROWS * width] = np.asarray(mask.document_starts_BM).ravel()
+        lengths[: ROWS * width] = np.asarray(mask.document_lengths_BM).ravel()
+        tables = cudnn.Tables(*(jnp.asarray(one.reshape(ROWS, places)) for one in (wide, lengths)))
+        return value_and_gradients(lambda *qkv: cudnn.attend(*qkv, tables, 0.125), *arrays)
+
+    for one, other in zip(attended(width), attended(4 * width), strict=True):
+        assert_near(one, other)
+
+
+@pytest.mark.parametrize("shape", [(8, 128, 512), (3, 7, 24)])
+def test_the_gate_s_gradients_are_those_of_its_formula(shape: tuple[int, ...]) -> None:
+    gate, up = normal(0, *shape, scale=3), normal(1, *shape)
+    found = value_and_gradients(lambda gate, up: gated(gate, up, jax.nn.silu), gate, up)
+    exact = gate.astype(jnp.float32), up.astype(jnp.float32)
+    expected = value_and_gradients(lambda gate, up: jax.nn.silu(gate) * up, *exact)
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other)
+
+
+@pytest.mark.parametrize("vocabulary", [4096, 5003])
+def test_the_loss_and_its_gradients_are_those_of_plain_softmax(vocabulary: int) -> None:
+    hidden, head = normal(0, 512, 128), normal(1, 128, vocabulary, scale=0.3)
+    targets = jax.random.randint(jax.random.key(2), (512,), 0, vocabulary)
+    weights = jax.random.uniform(jax.random.key(3), (512,))
+    found = jax.jit(jax.value_and_grad(lambda *both: cross_entropy_sums(*both, targets, weights).loss, argnums=(0, 1)))(
+        hidden, head
+    )
+
+    def plain(hidden: jax.Array, head: jax.Array) -> jax.Array:
+        logits = jnp.matmul(hidden, head, precision="highest")
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[:, None], axis=-1)[:, 0]
+        return -(chosen * weights).sum()
+
+    expected = jax.jit(jax.value_and_grad(plain, argnums=(0, 1)))(*(one.astype(jnp.float32) for one in (hidden, head)))
+    assert float(found[0]) == pytest.approx(float(expected[0]), rel=1e-5)
+    for one, other in zip(found[1], expected[1], strict=True):
+        assert_near(one, other)
+
+
+def test_rows_that_are_looked_up_often_get_the_whole_of_their_gradient() -> None:
+    table, ids = normal(0, 16, 64), jnp.zeros(4096, jnp.int32).at[:8].set(jnp.arange(8))
+    by_rows = jnp.ones((4096, 64), jnp.bfloat16)
+    gradient = jax.jit(lambda table: jax.vjp(lambda table: lookup(table, ids), table)[1](by_rows)[0])(table)
+    assert gradient[0].astype(jnp.float32).tolist() == [4096.0] * 64  # 4089, rounded once
