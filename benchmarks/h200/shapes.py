@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 PEAK_FLOPS = 989.4e12  # dense bf16, by the datasheet
+FIRST, LAST = 20, 60  # the steps that count
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ from glob import glob
 from itertools import pairwise
 from pathlib import Path
 
-from shapes import SHAPES, Shape
+from shapes import FIRST, LAST, SHAPES, Shape
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
 sys.path.insert(0, str(SOURCE))  # on a lent machine nothing is installed
 
-FIRST, LAST, SAVED = 20, 60, 10
+SAVED = 10  # the step whose state is saved
 
 
 @dataclass(frozen=True)
@@ -207,8 +207,8 @@ def peer_figures(peer: str, case: Case) -> dict[str, float]:
     ran = subprocess.run(command, capture_output=True, text=True)
     key = "torch" if peer == "lean" else peer
     if ran.returncode:
-        print(f"    {peer} failed: {ran.stderr.strip().splitlines()[-1]}", flush=True)
-        return {f"{key}_mfu": 0.0}
+        print(f"    {peer} failed: {ran.stderr.strip()[-300:]}", flush=True)
+        return {}
     speed = json.loads(ran.stdout.splitlines()[-1])["tokens_per_second"]
     return {f"{key}_tokens_per_second": speed, f"{key}_mfu": SHAPES[case.shape].mfu(speed)}
 
@@ -226,7 +226,7 @@ def tell(name: str, figures: dict[str, float]) -> None:
     if "first_step_seconds_again" in figures:
         shown.append(f"again {figures['first_step_seconds_again']:.0f} s")
     shown.append(f"stood {figures['stood_seconds']:.2f} s for a checkpoint")
-    shown.append(f"{figures['before_saving_mfu']:.1%} before it, {figures['while_saving_mfu']:.1%} after it")
+    shown.append(f"{figures['before_saving_mfu']:.1%} before it, {figures['while_saving_mfu']:.1%} just after it")
     print(f"  {name:<14}" + "; ".join(shown), flush=True)
 
 

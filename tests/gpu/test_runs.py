@@ -63,7 +63,8 @@ def losses(folder: Path, run: str) -> list[float]:
 
 
 def test_a_short_training_lowers_the_loss_and_fast_kernels_train_like_plain_ones(folder: Path) -> None:
-    log = train(folder, "fast", "--trainer.num_train_steps", "150")
+    unrolled = ("--model.scan_layers", "false", "--model.gradient_checkpointing", "dots_and_attention")
+    log = train(folder, "fast", "--trainer.num_train_steps", "150", "--trainer.per_device_parallelism", "8", *unrolled)
     assert "attention: cudnn_packed on gpu, documents apart" in log
     log = train(folder, "plain", "--trainer.num_train_steps", "150", "--model.attn_backend", "xla")
     assert "attention: xla on gpu" in log

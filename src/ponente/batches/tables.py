@@ -4,12 +4,17 @@ A table has M places for each row, but the documents of all rows fill it in thei
 kernel's time grows with the places, and rows differ more in how many documents they have than batches do.
 """
 
+import logging
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 _FEWEST = 2  # places a row: cuDNN takes one for rows without documents
+_MOST = 64  # with more, cuDNN takes longer than with a dense mask, and its statistics take gigabytes
+
+logger = logging.getLogger(__name__)
 
 
 class Tables(NamedTuple):
@@ -26,7 +31,7 @@ def no_tables(rows: int) -> Tables:
 
 
 def tables_of(firsts: NDArray[np.int64], rows: int, length: int, rows_together: int) -> Tables:
-    """The tables of each `rows_together` rows; their width follows from the documents alone.
+    """The tables of each `rows_together` rows; their width follows from the documents alone. None of very many.
 
     Args:
         firsts: where documents begin in the line of all rows, in order; each row begins one.
@@ -36,11 +41,19 @@ def tables_of(firsts: NDArray[np.int64], rows: int, length: int, rows_together: 
     group = firsts // line
     number = np.arange(len(firsts)) - np.searchsorted(group, group)
     width = _width(int(number.max()) + 1, rows_together)
+    if width > _MOST:
+        _say_crowded()
+        return no_tables(rows)
     starts = np.full((rows // rows_together, rows_together * width), line, np.int32)
     lengths = np.zeros_like(starts)
     starts[group, number] = firsts - group * line
     lengths[group, number] = np.diff(np.append(firsts, rows * length))
     return Tables(starts.reshape(rows, width), lengths.reshape(rows, width))
+
+
+@cache
+def _say_crowded() -> None:
+    logger.warning("some batches have more than %d documents a row: these take a slower kernel, with a mask", _MOST)
 
 
 def _width(documents: int, rows: int) -> int:

@@ -79,7 +79,7 @@ class Evaluation:
         sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         bytes_V = None if self.bytes_V is None else jnp.asarray(self.bytes_V)
         blocks_documents = one.stream.shape.blocks_documents
-        together = rows_together(None, blocks_documents=blocks_documents)
+        together = rows_together(model.config, self.precision.compute, None, blocks_documents=blocks_documents)
         with Loader(one.stream, sharding, stop=stop, rows_together=together) as loader:
             for _, batch in loader:
                 total = self._compiled(total, model, batch, bytes_V, blocks_documents)

@@ -67,6 +67,10 @@ class Gpt2Config(LmConfig):
     def parameters(self, vocab_size: int) -> "Gpt2":
         return Gpt2.of(self, vocab_size)
 
+    @property
+    def has_plain_attention(self) -> bool:
+        return not self.upcast_attn and not self.attn_pdrop
+
     def cache_sizes(self) -> tuple[int, int, int]:
         return self.num_layers, self.num_heads, self.head_size
 

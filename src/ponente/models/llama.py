@@ -76,6 +76,10 @@ class LlamaConfig(LmConfig):
     def parameters(self, vocab_size: int) -> "Llama":
         return Llama.of(self, vocab_size)
 
+    @property
+    def has_plain_attention(self) -> bool:
+        return not self.upcast_attn
+
     def cache_sizes(self) -> tuple[int, int, int]:
         return self.num_layers, self.kv_heads, self.head_size
 

@@ -72,6 +72,11 @@ class LmConfig(draccus.ChoiceRegistry):
         """Where each parameter lies in a Hugging Face model."""
 
     @property
+    def has_plain_attention(self) -> bool:
+        """Whether its attention is one that fast kernels know: in the type that is computed with, without dropout."""
+        return True
+
+    @property
     def positions(self) -> PositionsName:
         """Whether positions count within the document or within the row."""
         return "document"

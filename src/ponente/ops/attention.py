@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
+from jax.typing import DTypeLike
 
 from ponente.config.errors import RefusedError
 from ponente.ops import cudnn
@@ -103,9 +104,10 @@ def attend(
     return named
 
 
-def takes_tables() -> bool:
-    """Whether documents are held apart by tables here, where there are such."""
-    return jax.default_backend() == "gpu" and cudnn.is_right()
+def takes_tables(backend: Backend, dtype: DTypeLike) -> bool:
+    """Whether documents are held apart by tables here, in this type, where there are such."""
+    is_half = jnp.dtype(dtype) in (jnp.bfloat16, jnp.float16)
+    return backend in ("default", "cudnn_packed") and is_half and cudnn.is_right()
 
 
 def _chosen(
@@ -118,7 +120,7 @@ def _chosen(
 ) -> Backend:
     is_half = q.dtype in (jnp.bfloat16, jnp.float16)
     is_plain = soft_cap is None and dropout is None and mask.query_positions_BT is None
-    can_cudnn = jax.default_backend() == "gpu" and is_half and is_plain
+    can_cudnn = jax.default_backend() == "gpu" and is_half and is_plain and cudnn.takes_heads(q.shape[-1])
     has_tables = mask.document_starts_BM is not None and mask.segment_ids_BS is not None
     can_pack = can_cudnn and has_tables and window is None and cudnn.is_right()
     if backend == "default":
@@ -126,8 +128,8 @@ def _chosen(
     if (backend == "cudnn" and not can_cudnn) or (backend == "cudnn_packed" and not can_pack):
         raise RefusedError(
             f"found attn_backend: {backend} asked for on {jax.default_backend()} with {q.dtype.name}, window {window}, "
-            f"soft cap {soft_cap}; needed a GPU, 16-bit floats, no soft cap and no dropout (for cudnn_packed also "
-            "documents and no window). Use attn_backend: default."
+            f"soft cap {soft_cap}; needed a GPU, 16-bit floats, heads of a multiple of 8, no soft cap and no dropout "
+            "(for cudnn_packed also documents, no window, and Hopper). Use attn_backend: default."
         )
     return backend
 

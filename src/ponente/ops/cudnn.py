@@ -15,8 +15,10 @@ import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
+from ponente.ops.gpu import capability
 from ponente.ops.kept import ATTENTION
 
+_HOPPER = 9.0  # the packed form, and long heads, need it
 _MODULE = "jax._src.cudnn.fused_attention_stablehlo"
 
 logger = logging.getLogger(__name__)
@@ -85,10 +87,15 @@ def _options(kernel: Any, tables: Tables | None, scale: float) -> dict[str, Any]
     }
 
 
+def takes_heads(size: int) -> bool:
+    """Whether cuDNN's kernels take heads of a size."""
+    return size % 8 == 0 and size <= (256 if capability() >= _HOPPER else 128)
+
+
 @cache
 def is_right() -> bool:
-    """Whether the kernel can be had here, with tables, and gives the right values on a small example."""
-    if jax.default_backend() != "gpu":
+    """Whether the kernel can be had here, plain and with tables, and gives the right values on a small example."""
+    if capability() < _HOPPER:
         return False
     try:
         with jax.ensure_compile_time_eval():
@@ -103,15 +110,28 @@ def is_right() -> bool:
 
 
 def _error() -> float:
-    """Three documents in two rows of 128, against plain softmax."""
+    """The largest of values and gradients, of three documents in two rows of 128, and of whole rows."""
     keys = jax.random.split(jax.random.key(0), 3)
-    q, k, v = (jax.random.normal(key, (2, 128, 2, 64), jnp.bfloat16) for key in keys)
+    q, k, v = (
+        jax.random.normal(key, (2, 128, heads, 64), jnp.bfloat16) for key, heads in zip(keys, (4, 2, 2), strict=True)
+    )
     starts, lengths = [[0, 50], [128, 256]], [[50, 78], [128, 0]]
     tables = Tables(jnp.array(starts, jnp.int32), jnp.array(lengths, jnp.int32))
-    found = attend(q, k, v, tables, 0.125).astype(jnp.float32)
+    causal = jnp.tril(jnp.ones((128, 128), bool))[None]
     document_BS = jnp.stack([jnp.arange(128) >= 50, jnp.zeros(128, bool)])
-    allowed = jnp.tril(jnp.ones((128, 128), bool)) & (document_BS[:, :, None] == document_BS[:, None, :])
-    scores = jnp.einsum("BTNH,BSNH->BNTS", q, k, preferred_element_type=jnp.float32) * 0.125
-    weights = jax.nn.softmax(jnp.where(allowed[:, None], scores, -1e30), axis=-1)
-    expected = jnp.einsum("BNTS,BSNH->BTNH", weights, v.astype(jnp.float32))
-    return float(jnp.abs(found - expected).max())
+    apart = causal & (document_BS[:, :, None] == document_BS[:, None, :])
+    cases = ((tables, apart), (None, jnp.broadcast_to(causal, apart.shape)))
+    return max(_difference(q, k, v, given, allowed) for given, allowed in cases)
+
+
+def _difference(q: Array, k: Array, v: Array, tables: Tables | None, allowed_BTS: Array) -> float:
+    def plain(q: Array, k: Array, v: Array) -> Array:
+        k, v = (jnp.repeat(array, q.shape[2] // k.shape[2], axis=2) for array in (k, v))
+        scores = jnp.einsum("BTNH,BSNH->BNTS", q, k) * 0.125
+        weights = jax.nn.softmax(jnp.where(allowed_BTS[:, None], scores, -1e30), axis=-1)
+        return jnp.einsum("BNTS,BSNH->BTNH", weights, v)
+
+    found, pull = jax.vjp(lambda *qkv: attend(*qkv, tables, 0.125), q, k, v)
+    expected, plain_pull = jax.vjp(plain, *(array.astype(jnp.float32) for array in (q, k, v)))
+    pairs = zip((found, *pull(q)), (expected, *plain_pull(q.astype(jnp.float32))), strict=True)
+    return max(float(jnp.abs(one.astype(jnp.float32) - other).max() / jnp.abs(other).max()) for one, other in pairs)

@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ponente.ops.gpu import has_triton
+
 Activation = Callable[[Array], Array]
 
 
 def gated(gate: Array, up: Array, activation: Activation) -> Array:
     """activation(gate) · up."""
-    is_silu = activation is jax.nn.silu
-    return _swiglu(gate, up) if is_silu and jax.default_backend() == "gpu" else activation(gate) * up
+    return _swiglu(gate, up) if activation is jax.nn.silu and has_triton() else activation(gate) * up
 
 
 @jax.custom_vjp

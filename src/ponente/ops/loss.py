@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ponente.ops.gpu import has_triton
+
 _CHUNK_LOGITS = 1 << 26  # elements of a chunk, at least: 256 MB in float32
-_CHUNK_LOGITS_GPU = 1 << 28
+_CHUNK_LOGITS_GPU = 1 << 28  # a gigabyte: fewer chunks read and write the head's gradient less often
 _NO_ID = -1e9  # the logit of a column that stands for no id; -inf would make gradients under a soft cap NaN
 
 
@@ -129,7 +131,7 @@ def _of_logits(logits: Array, targets: Array, z_loss: float) -> tuple[Array, Arr
 
 
 def _log_normalizer(logits: Array) -> Array:
-    if jax.default_backend() == "gpu":
+    if has_triton():
         from ponente.ops.loss_kernel import log_normalizer
 
         return log_normalizer(logits)

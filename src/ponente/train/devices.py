@@ -13,7 +13,8 @@ from ponente.train.memory import keep_memory
 from ponente.train.trainer import TrainerConfig
 
 _DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
-_GPU_MEMORY = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.93")  # of a GPU's memory: a run has it for itself
+_MEMORY_SHARES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # two names of one thing
+_MEMORY_SHARE = "0.93"  # of a GPU's memory: a run has it for itself
 _DEFAULTS: Mapping[str, Any] = {"jax_threefry_partitionable": True}
 
 logger = logging.getLogger(__name__)
@@ -22,7 +23,8 @@ logger = logging.getLogger(__name__)
 def prepare_devices(trainer: TrainerConfig) -> None:
     """Applies the trainer's settings of JAX, and refuses a machine without an accelerator where one is required."""
     keep_memory()
-    os.environ.setdefault(*_GPU_MEMORY)
+    if not any(name in os.environ for name in _MEMORY_SHARES):
+        os.environ[_MEMORY_SHARES[0]] = _MEMORY_SHARE
     if trainer.deterministic and _DETERMINISTIC not in (flags := os.environ.get("XLA_FLAGS", "")):
         os.environ["XLA_FLAGS"] = f"{flags} {_DETERMINISTIC}".strip()
     if trainer.jax_compilation_cache_dir is not None:

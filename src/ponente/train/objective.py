@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 from jax import Array
+from jax.typing import DTypeLike
 
 from ponente.batches.batch import Batch
-from ponente.models.lm import Dropout, LanguageModel, Tokens
+from ponente.models.lm import Dropout, LanguageModel, LmConfig, Tokens
 from ponente.ops.attention import Mask, takes_tables
 from ponente.ops.loss import LossSums, cross_entropy_sums
 
@@ -36,13 +37,16 @@ def loss_sums(
     )
 
 
-def rows_together(microbatch: int | None, *, blocks_documents: bool) -> Callable[[int], int] | None:
+def rows_together(
+    model: LmConfig, compute: DTypeLike, microbatch: int | None, *, blocks_documents: bool
+) -> Callable[[int], int] | None:
     """For the loader: of a batch of so many rows, how many need common tables; None where the kernel takes none.
 
     Args:
+        compute: the type that is computed with.
         microbatch: rows at once; None for all.
     """
-    if not blocks_documents or not takes_tables():
+    if not blocks_documents or not model.has_plain_attention or not takes_tables(model.attn_backend, compute):
         return None
     return lambda rows: microbatch or rows
 

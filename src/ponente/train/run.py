@@ -115,9 +115,10 @@ class _Life:
         self._stack.enter_context(checkpointer)
         keep_tokenizer(trainer.checkpointer.folder(self._run_id), setup)
         state = begin(setup, self._resumption)
-        checkpointer.prepare(named_arrays(state))
         first = int(state.step)
         self._check_that_steps_are_left(first)
+        if first < setup.steps:
+            checkpointer.prepare(named_arrays(state))
         tracker = self._track(first)
         show = showing(setup.steps, first)
         self._stack.callback(show.close)
@@ -136,7 +137,8 @@ class _Life:
             placing=(placing := threading.Lock()),
         )
         sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        together = rows_together(trainer.microbatch, blocks_documents=setup.shape.blocks_documents)
+        blocks_documents, compute = setup.shape.blocks_documents, trainer.precision.compute
+        together = rows_together(setup.model, compute, trainer.microbatch, blocks_documents=blocks_documents)
         with Loader(
             setup.data.stream, sharding, start=first, stop=setup.steps, rows_together=together, placing=placing
         ) as loader:

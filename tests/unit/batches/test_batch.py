@@ -119,6 +119,14 @@ def test_rows_cut_from_the_line_of_all_tokens_hold_any_number_of_documents_apart
     assert batch.document_lengths_BM.tolist() == [[2, 2, 2, 2, 4, 0, 0, 0]]
 
 
+def test_batches_of_very_many_documents_a_row_have_no_tables(make_cache: MakeCache) -> None:
+    shape = BatchShape(length=65, max_documents=3)
+    for lengths, places in (([1] * 63 + [67], 64), ([1] * 64 + [66], 0)):  # 64 or 65 in the first row
+        batch = all_rows(rows_of(make_cache(lengths), RowPolicy(), shape), shape, rows_together=1)
+        assert batch.document_starts_BM.shape == (2, places)
+        assert batch.segment_ids_BS.max() == (63 if places else 64)
+
+
 def test_without_blocking_a_row_is_one_document(make_cache: MakeCache) -> None:
     shape = BatchShape(length=6, max_documents=8, blocks_documents=False)
     batch = all_rows(rows_of(make_cache([2, 3, 4]), RowPolicy(), shape), shape)

@@ -15,5 +15,18 @@ def test_deterministic_runs_ask_xla_for_it(is_deterministic: bool, times: int, m
     assert "--xla_force_host_platform_device_count=8" in os.environ["XLA_FLAGS"]
 
 
+def test_a_run_takes_most_of_a_gpu_unless_the_user_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+    for given in names:
+        for name in names:
+            monkeypatch.setenv(name, "0.5")
+            monkeypatch.delenv(name)
+        prepare_devices(TrainerConfig())
+        assert os.environ.pop(names[0]) == "0.93"
+        monkeypatch.setenv(given, "0.5")
+        prepare_devices(TrainerConfig())
+        assert {name: os.environ[name] for name in names if name in os.environ} == {given: "0.5"}
+
+
 def test_devices_are_told_in_words() -> None:
     assert describe_devices().endswith("cpu")

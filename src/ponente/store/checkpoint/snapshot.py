@@ -1,7 +1,7 @@
 """Arrays of the devices in host memory: one copy, whole before the caller goes on and gives its buffers away.
 
 In: JAX arrays, sharded or not. Out: each shard once (no replicas), as NumPy arrays that nobody else writes to. Nothing
-is gathered. Host memory is bounded by one copy of the state, kept for the next snapshot, and a window of transfers.
+is gathered. Host memory is bounded by one copy of the state, kept for the next snapshot, and two windows of transfers.
 """
 
 import itertools
@@ -70,25 +70,26 @@ class Staging:
         return buffer
 
     def prepare(self, arrays: Mapping[str, jax.Array]) -> None:
-        """Takes the memory of a snapshot of such arrays beforehand, most of it in a thread, so that none waits for it.
+        """Takes the memory of a snapshot of such arrays beforehand, so that the first does not wait for it.
 
-        The pinned memory through which pieces go is taken at once, by a piece of each shape.
+        Pinned memory, through which pieces go, is taken at once, by a piece of each shape; the rest in a thread.
         """
-        shards = [(name, *one) for name, array in arrays.items() for one in enumerate(_own_shards(array))]
-        shapes = {}
-        for name, number, (_, data) in shards:
-            for piece in _pieces(data, self.buffer(name, number, data.shape, np.dtype(data.dtype))):
-                shapes[data.shape, data.dtype, piece.target.shape] = piece
-        for piece in shapes.values():
-            piece.begin(self).block_until_ready()
-        self.acquire()
+        pieces = {}
+        for name, array in arrays.items():
+            for number, (_, data) in enumerate(_own_shards(array)):
+                for piece in _pieces(data, self.buffer(name, number, data.shape, np.dtype(data.dtype))):
+                    pieces[data.shape, data.dtype, piece.target.shape] = piece
+        try:
+            jax.block_until_ready([piece.begin(self) for piece in pieces.values()])
+        except jax.errors.JaxRuntimeError as error:
+            logger.warning("no pinned host memory was taken beforehand: %s", error)
         threading.Thread(target=self._touch, name="ponente-staging", daemon=True).start()
 
     def _touch(self) -> None:
+        self.acquire()
         try:
-            with ThreadPoolExecutor(_THREADS) as threads:
-                for buffer in self._buffers.values():
-                    list(threads.map(lambda part: part[0].fill(0), _copy_parts(buffer, buffer)))
+            for buffer in self._buffers.values():
+                buffer.fill(0)
         finally:
             self.release()
 

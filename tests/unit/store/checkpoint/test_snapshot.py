@@ -16,7 +16,7 @@ def test_large_arrays_go_in_pieces_and_arrive_whole(is_prepared: bool, monkeypat
     arrays = {
         "stack": jax.random.normal(jax.random.key(0), (7, 16, 32)),
         "long": jax.random.normal(jax.random.key(1), (1003, 3), jnp.bfloat16),
-        "wide": jax.random.normal(jax.random.key(2), (1, 1024)),
+        "wide": jax.random.normal(jax.random.key(2), (1, 2048)),
         "step": jnp.int32(7),
         "key": jax.random.key(3),
     }

@@ -1,0 +1,27 @@
+"""What the GPU of this process can do."""
+
+import logging
+from functools import cache
+
+import jax
+
+logger = logging.getLogger(__name__)
+
+
+def capability() -> float:
+    """NVIDIA's compute capability, such as 9.0 for Hopper; 0 where there is no such GPU."""
+    if jax.default_backend() != "gpu":
+        return 0.0
+    try:
+        return float(getattr(jax.devices()[0], "compute_capability", "0"))
+    except ValueError:  # another vendor's name for it
+        return 0.0
+
+
+@cache
+def has_triton() -> bool:
+    """Whether our own kernels run here, which are written for Triton (Ampere and later); the log says so once."""
+    found = capability() >= 8.0
+    if jax.default_backend() == "gpu":
+        logger.info("loss and gate: %s", "our kernels" if found else "XLA's, for ours need a GPU of capability 8.0")
+    return found
