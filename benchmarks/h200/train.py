@@ -56,19 +56,14 @@ CASES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"by default all: {', '.join(CASES)}")
-    cached = Path.home() / ".cache" / "ponente-data"
-    parser.add_argument("--text", default=str(cached / "bench" / "text-*" / "gz" / "text-000[01]*.jsonl.gz"))
-    parser.add_argument("--tokenizers", default=str(cached / "tokenizers"))
+    add_sources(parser)
     parser.add_argument("--no-peers", action="store_true", help="only ours")
     parser.add_argument("--start", action="store_true", help="also the start again, with the compilation cache")
     options = parser.parse_args()
     chosen = {name: CASES[name] for name in options.cases or CASES}
-    files = sorted(glob(options.text))
-    if not files:
-        sys.exit(f"found no file {options.text}; needed text: run benchmarks/corpus.py, or give --text FILE.jsonl.gz")
     figures: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="ponente-h200-") as folder:
-        site = Site(Path(folder), files, Path(options.tokenizers))
+        site = Site(Path(folder), text_files(options), Path(options.tokenizers))
         for name, case in chosen.items():
             figures[name] = site.run(name, case)
             if options.start:
@@ -78,6 +73,21 @@ def main() -> None:
                 figures[name] |= peer_figures(peer, case)
             tell(name, figures[name])
     print(json.dumps({case: {key: round(value, 4) for key, value in row.items()} for case, row in figures.items()}))
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """The flags that say what is trained on."""
+    cached = Path.home() / ".cache" / "ponente-data"
+    parser.add_argument("--text", default=str(cached / "bench" / "text-*" / "gz" / "text-000[01]*.jsonl.gz"))
+    parser.add_argument("--tokenizers", default=str(cached / "tokenizers"))
+
+
+def text_files(options: argparse.Namespace) -> list[str]:
+    """The files of text; ends the program where there are none."""
+    files = sorted(glob(options.text))
+    if not files:
+        sys.exit(f"found no file {options.text}; needed text: run benchmarks/corpus.py, or give --text FILE.jsonl.gz")
+    return files
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,7 @@ class Site:
     def run(self, name: str, case: Case, *, steps: int = LAST + 1, keeps_compiled: bool = False) -> dict[str, float]:
         """The figures of one run of the trainer, which is ended after so many steps."""
         config = self.folder / f"{name}.yaml"
-        config.write_text(self._config(name, case))
+        config.write_text(self.config(name, case))
         environment = {**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
         shown = ["--config_path", str(config), *case.flags]
         build = [sys.executable, "-m", "ponente", "cache-dataset", "--config_path", str(config)]
@@ -144,7 +154,8 @@ class Site:
             figures["ours_mfu_run"] = shape.mfu(steady, pairs_per_token(config))
         return figures
 
-    def _config(self, name: str, case: Case) -> str:
+    def config(self, name: str, case: Case) -> str:
+        """The YAML of a run."""
         shape: Shape = SHAPES[case.shape]
         settings = {
             "data": {
