@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from ponente.config.errors import RefusedError
@@ -46,25 +47,25 @@ def fold_layers(
     count = jax.tree.leaves(layers)[0].shape[0]
     step = _checkpointed(apply, checkpointing, is_scanned=is_scanned)
     if is_scanned:
-        numbers = jax.numpy.arange(count)
+        numbers = jnp.arange(count)
         return jax.lax.scan(lambda x, part: step(part[0], x, part[1], part[2]), x, (layers, numbers, extras))
     kept = []
     for number, (layer, extra) in enumerate(_unstacked((layers, extras), count)):
-        x, one = step(layer, x, jax.numpy.asarray(number), extra)
+        x, one = step(layer, x, jnp.asarray(number), extra)
         kept.append(one)
-    return x, jax.tree.map(lambda *parts: jax.numpy.stack(parts), *kept)
+    return x, jax.tree.map(lambda *parts: jnp.stack(parts), *kept)
 
 
 def _unstacked(tree: Any, count: int) -> list[Any]:
     """The parts of a stack of trees.
 
-    By a split, whose gradient is a concatenation. That of an index is the part among zeros, and their sum over all
-    layers, which reads each of them for every number.
+    The gradient of unstacking is a stack. That of an index is the part among zeros, and their sum over all layers,
+    which reads each of them for every number.
     """
-    leaves, structure = jax.tree.flatten(tree)
-    split = [jax.lax.split(leaf, [1] * count, axis=0) for leaf in leaves]
-    parts = [[part.reshape(part.shape[1:]) for part in one] for one in zip(*split, strict=True)]
-    return [jax.tree.unflatten(structure, part) for part in parts]
+    parts: list[Any] = jax.tree.transpose(
+        jax.tree.structure(tree), jax.tree.structure([0] * count), jax.tree.map(lambda leaf: [*jnp.unstack(leaf)], tree)
+    )
+    return parts
 
 
 def _checkpointed(apply: Callable[..., Any], checkpointing: bool | str, *, is_scanned: bool) -> Callable[..., Any]:
