@@ -8,6 +8,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from ponente.ops.gated import swiglu_gradients_plain
+from ponente.ops.gpu import MOST_NUMBERS
 
 _BLOCK, _WARPS = 4096, 4  # the fastest of six on an H200, by 1%
 
@@ -15,7 +16,7 @@ _BLOCK, _WARPS = 4096, 4  # the fastest of six on an H200, by 1%
 def swiglu_gradients(gate: Array, up: Array, by_hidden: Array, *, is_interpreted: bool = False) -> tuple[Array, Array]:
     """The gradients by gate and by up."""
     block = math.gcd(gate.size, _BLOCK)
-    if block < _BLOCK // 8:  # odd sizes: no kernel
+    if block < _BLOCK // 8 or gate.size > MOST_NUMBERS:  # odd sizes, huge ones: no kernel
         return swiglu_gradients_plain(gate, up, by_hidden)
     part = pl.BlockSpec((block,), lambda number: (number,))
     by_gate, by_up = pl.pallas_call(

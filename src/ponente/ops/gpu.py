@@ -5,6 +5,8 @@ from functools import cache
 
 import jax
 
+MOST_NUMBERS = 2**31 - 1  # of an array that a kernel of ours takes: it counts them in 32 bits
+
 logger = logging.getLogger(__name__)
 
 

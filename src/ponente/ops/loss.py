@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ponente.ops.gpu import has_triton
+from ponente.ops.gpu import MOST_NUMBERS, has_triton
 
 _CHUNK_LOGITS = 1 << 26  # elements of a chunk, at least: 256 MB in float32
 _CHUNK_LOGITS_GPU = 1 << 28  # a gigabyte: fewer chunks read and write the head's gradient less often
@@ -25,13 +25,15 @@ class _Head(NamedTuple):
     soft_cap: float | None
     vocab_size: int
 
-    def logits(self, hidden: Array, head: Array) -> Array:
-        logits = jnp.matmul(hidden, head, preferred_element_type=jnp.float32)
-        if self.soft_cap is not None:
-            logits = self.soft_cap * jnp.tanh(logits / self.soft_cap)
-        if self.vocab_size == head.shape[1]:
-            return logits
-        return jnp.where(jnp.arange(head.shape[1]) < self.vocab_size, logits, _NO_ID)
+    def capped(self, products: Array) -> Array:
+        return products if self.soft_cap is None else self.soft_cap * jnp.tanh(products / self.soft_cap)
+
+    def logits(self, products: Array) -> Array:
+        """Capped, and with no probability for columns without an id."""
+        capped, columns = self.capped(products), products.shape[1]
+        return (
+            capped if self.vocab_size == columns else jnp.where(jnp.arange(columns) < self.vocab_size, capped, _NO_ID)
+        )
 
 
 class LossSums(NamedTuple):
@@ -79,8 +81,10 @@ def _sums(
     hidden: Array, head: Array, targets: Array, weights: Array, z_loss: float, kind: _Head, chunks: int
 ) -> tuple[Array, Array]:
     def chunk(total: Array, part: tuple[Array, ...]) -> tuple[Array, None]:
-        losses, entropies, _ = _of_logits(kind.logits(part[0], head), part[1], z_loss)
-        return total + jnp.stack([(losses * part[2]).sum(), (entropies * part[2]).sum()]), None
+        hidden_part, target_part, weight_part = part
+        products = _products(hidden_part, head)
+        log_normalizer = _log_normalizer(products, kind)
+        return total + _weighted(products, log_normalizer, target_part, weight_part, z_loss, kind), None
 
     totals, _ = jax.lax.scan(chunk, jnp.zeros(2, jnp.float32), _split((hidden, targets, weights), chunks))
     return totals[0], totals[1]
@@ -94,19 +98,12 @@ def _forward(
     def chunk(carry: tuple[Array, Array], part: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
         total, head_gradient = carry
         hidden_part, target_part, weight_part = part
-        logits = kind.logits(hidden_part, head)
-        losses, entropies, log_normalizer = _of_logits(logits, target_part, z_loss)
-        total = total + jnp.stack([(losses * weight_part).sum(), (entropies * weight_part).sum()])
-        slope = weight_part * (1 + 2 * z_loss * log_normalizer)
-        is_target = jnp.arange(logits.shape[1])[None, :] == target_part[:, None]
-        by_logits = jnp.exp(logits - log_normalizer[:, None]) * slope[:, None] - is_target * weight_part[:, None]
-        if kind.soft_cap is not None:
-            by_logits = by_logits * (1 - (logits / kind.soft_cap) ** 2)
-        by_logits = by_logits.astype(hidden_part.dtype)
-        head_gradient = head_gradient + jnp.matmul(hidden_part.T, by_logits, preferred_element_type=jnp.float32)
-        return (total, head_gradient), jnp.matmul(by_logits, head.T, preferred_element_type=jnp.float32).astype(
-            hidden_part.dtype
-        )
+        products = _products(hidden_part, head)
+        rest = (products, _log_normalizer(products, kind), target_part, weight_part, z_loss, kind)
+        by_products = _slopes(*rest).astype(hidden_part.dtype)
+        total = total + _weighted(*rest)
+        head_gradient = head_gradient + _products(hidden_part.T, by_products)
+        return (total, head_gradient), _products(by_products, head.T).astype(hidden_part.dtype)
 
     start = (jnp.zeros(2, jnp.float32), jnp.zeros(head.shape, jnp.float32))
     (totals, head_gradient), hidden_gradient = jax.lax.scan(chunk, start, _split((hidden, targets, weights), chunks))
@@ -123,18 +120,39 @@ def _backward(
 _sums.defvjp(_forward, _backward)
 
 
-def _of_logits(logits: Array, targets: Array, z_loss: float) -> tuple[Array, Array, Array]:
-    """Loss, cross-entropy and logarithm of the softmax's normalizer of each row."""
-    log_normalizer = _log_normalizer(logits)
-    entropy = log_normalizer - jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-    return entropy + z_loss * log_normalizer**2, entropy, log_normalizer
+def _products(rows: Array, columns: Array) -> Array:
+    return jnp.matmul(rows, columns, preferred_element_type=jnp.float32)
 
 
-def _log_normalizer(logits: Array) -> Array:
-    if has_triton():
+def _weighted(
+    products: Array, log_normalizer: Array, targets: Array, weights: Array, z_loss: float, kind: _Head
+) -> Array:
+    """Loss and cross-entropy, summed over rows."""
+    entropies = log_normalizer - kind.capped(jnp.take_along_axis(products, targets[:, None], axis=-1)[:, 0])
+    losses = entropies + z_loss * log_normalizer**2
+    return jnp.stack([(losses * weights).sum(), (entropies * weights).sum()])
+
+
+def _slopes(
+    products: Array, log_normalizer: Array, targets: Array, weights: Array, z_loss: float, kind: _Head
+) -> Array:
+    """The gradient of the loss by the products, each once read."""
+    logits = kind.logits(products)
+    slope = weights * (1 + 2 * z_loss * log_normalizer)
+    is_target = jnp.arange(logits.shape[1])[None, :] == targets[:, None]
+    by_logits = jnp.exp(logits - log_normalizer[:, None]) * slope[:, None] - is_target * weights[:, None]
+    if kind.soft_cap is not None:
+        by_logits = by_logits * (1 - (logits / kind.soft_cap) ** 2)
+    return by_logits
+
+
+def _log_normalizer(products: Array, kind: _Head) -> Array:
+    """Of each row. Our kernel takes products as they are, so that logits without those columns are never written."""
+    if kind.soft_cap is None and products.size <= MOST_NUMBERS and has_triton():
         from ponente.ops.loss_kernel import log_normalizer
 
-        return log_normalizer(logits)
+        return log_normalizer(products, kind.vocab_size)
+    logits = kind.logits(products)
     maximum = logits.max(axis=-1)
     normalizer: Array = jnp.log(jnp.exp(logits - maximum[:, None]).sum(axis=-1)) + maximum
     return normalizer
@@ -149,7 +167,7 @@ def entropy_sum(hidden_RD: Array, head_DV: Array, weights_R: Array, vocab_size: 
     kind = _Head(None, vocab_size)
 
     def chunk(total: Array, part: tuple[Array, ...]) -> tuple[Array, None]:
-        log_probabilities = jax.nn.log_softmax(kind.logits(part[0], head_DV))
+        log_probabilities = jax.nn.log_softmax(kind.logits(_products(part[0], head_DV)))
         entropies = -jnp.sum(jnp.exp(log_probabilities) * log_probabilities, axis=-1)
         return total + (entropies * part[1]).sum(), None
 

@@ -20,7 +20,13 @@ def test_the_gate_s_gradients_are_those_of_autodiff(shape: tuple[int, ...]) -> N
 
 
 @pytest.mark.parametrize("vocabulary", [5, 2048, 5003])
-def test_the_normalizer_of_a_row_is_that_of_logsumexp(vocabulary: int) -> None:
+@pytest.mark.parametrize("unused", [0, 3])
+def test_the_normalizer_of_a_row_is_that_of_logsumexp(vocabulary: int, unused: int) -> None:
     logits = 20 * jax.random.normal(jax.random.key(0), (3, vocabulary)) + jnp.array([[-500.0], [0.0], [1e6]])
-    found = log_normalizer(logits, is_interpreted=True)
+    found = log_normalizer(with_unused(logits, unused), vocabulary, is_interpreted=True)
     np.testing.assert_allclose(found, jax.nn.logsumexp(logits, axis=-1), rtol=1e-6)
+
+
+def with_unused(logits: jax.Array, columns: int) -> jax.Array:
+    """With columns behind that stand for no id, and would be seen in any sum."""
+    return jnp.pad(logits, ((0, 0), (0, columns)), constant_values=1e7)

@@ -1,0 +1,118 @@
+"""Where the milliseconds of a step go: the kernels of a few steps of `ponente train`, by kind and one by one.
+
+Run:  python benchmarks/h200/kernels.py [CASE] [--longest 40] [--text FILES] [--tokenizers FOLDER]      (needs a GPU)
+Out:  milliseconds a step of each kind of kernel and of the longest operations, with how often each runs and the part of
+      the program that it comes from; what the GPU was idle between them; and last a line of JSON with the kinds.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import train
+
+FIRST, STEPS = 8, 3  # of the profile
+KINDS = {  # the first pattern that a kernel's name or its operation matches
+    "copies and zeros": r"^Mem|memcpy|memset|^copy|^wrapped_copy",
+    "attention": r"cudnn|flash|sdpa|fmha",
+    "products": r"nvjet|gemm|cublas|cutlass|xmma|splitK",
+    "our kernels": r"swiglu_gradients|loss_slopes|log_normalizer",
+    "fusions with reductions": r"reduc|input_.*fusion",
+    "other fusions": r"",
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A kernel that ran."""
+
+    kernel: str
+    operation: str  # of XLA's program
+    source: str  # the part of JAX's program
+    start: float
+    milliseconds: float
+
+    @property
+    def kind(self) -> str:
+        return next(kind for kind, name in KINDS.items() if re.search(name, f"{self.kernel} {self.operation}"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", nargs="?", default="dclm1b", choices=list(train.CASES))
+    parser.add_argument("--longest", type=int, default=40)
+    train.add_sources(parser)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ponente-kernels-") as folder:
+        site = train.Site(Path(folder), train.text_files(options), Path(options.tokenizers))
+        kernels = list(read(profile(site, options.case)))
+    tell(kernels, options.longest)
+
+
+def profile(site: train.Site, name: str) -> Path:
+    """The profile of a run."""
+    case, config = train.CASES[name], site.folder / f"{name}.yaml"
+    config.write_text(site.config(name, case))
+    flags = {
+        "num_train_steps": FIRST + STEPS + 1,
+        "checkpointer.keep": "[]",
+        "profiler.enabled": "true",
+        "profiler.start_step": FIRST,
+        "profiler.num_steps": STEPS,
+    }
+    given = [word for key, value in flags.items() for word in (f"--trainer.{key}", str(value))]
+    command = [sys.executable, "-m", "ponente", "train", "--config_path", str(config), *case.flags, *given]
+    environment = {**os.environ, "PYTHONPATH": f"{train.SOURCE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if ran.returncode:
+        sys.exit(f"{name} failed:\n{ran.stderr[-4000:]}")
+    (found,) = (site.folder / "logs" / name / "profile").rglob("*.xplane.pb")
+    return found
+
+
+def read(file: Path) -> Iterator[Ran]:
+    """What ran on the GPU."""
+    from jax.profiler import ProfileData
+
+    for plane in ProfileData.from_file(str(file)).planes:
+        if plane.name.startswith("/device:GPU"):
+            for line in plane.lines:
+                if line.name.startswith("Stream"):
+                    for event in line.events:
+                        stats = dict(event.stats)
+                        operation, source = str(stats.get("hlo_op", "")), str(stats.get("name", stats.get("tf_op", "")))
+                        yield Ran(event.name, operation, source, event.start_ns / 1e6, event.duration_ns / 1e6)
+
+
+def tell(kernels: list[Ran], longest: int) -> None:
+    kinds: dict[str, float] = defaultdict(float)
+    operations: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for one in kernels:
+        kinds[one.kind] += one.milliseconds / STEPS
+        operation = re.sub(r"[._]\d+", "", one.operation)
+        operations[one.kernel[:60], operation, _short(one.source)].append(one.milliseconds)
+    began, ended = min(one.start for one in kernels), max(one.start + one.milliseconds for one in kernels)
+    kinds["idle"] = (ended - began) / STEPS - sum(kinds.values())
+    for kind, spent in sorted(kinds.items(), key=lambda one: -one[1]):
+        print(f"{spent:9.2f} ms  {kind}")
+    for (kernel, operation, source), spent in sorted(operations.items(), key=lambda one: -sum(one[1]))[:longest]:
+        mean = sum(spent) / len(spent)
+        print(f"{sum(spent) / STEPS:9.3f} ms  {len(spent) / STEPS:6.1f} x {mean:7.3f}  {kernel}  {operation}  {source}")
+    print(json.dumps({kind: round(spent, 2) for kind, spent in kinds.items()}))
+
+
+def _short(source: str) -> str:
+    """The end of a path through JAX's program, and whether it is of the backward pass."""
+    return ("backward " if "transpose(" in source else "") + "/".join(source.split("/")[-3:])[:80]
+
+
+if __name__ == "__main__":
+    main()
