@@ -20,6 +20,7 @@ from pathlib import Path
 import train
 
 FIRST, STEPS = 8, 3  # of the profile
+SHORT = 0.01  # a gap in milliseconds, as one kernel follows another
 KINDS = {  # the first pattern that a kernel's name or its operation matches
     "copies and zeros": r"^Mem|memcpy|memset|^copy|^wrapped_copy",
     "attention": r"cudnn|flash|sdpa|fmha",
@@ -99,14 +100,29 @@ def tell(kernels: list[Ran], longest: int) -> None:
         kinds[one.kind] += one.milliseconds / STEPS
         operation = re.sub(r"[._]\d+", "", one.operation)
         operations[one.kernel[:60], operation, _short(one.source)].append(one.milliseconds)
-    began, ended = min(one.start for one in kernels), max(one.start + one.milliseconds for one in kernels)
-    kinds["idle"] = (ended - began) / STEPS - sum(kinds.values())
+    gaps = list(idle(kernels))
+    kinds["idle"] = sum(gap for gap, _ in gaps) / STEPS
     for kind, spent in sorted(kinds.items(), key=lambda one: -one[1]):
         print(f"{spent:9.2f} ms  {kind}")
     for (kernel, operation, source), spent in sorted(operations.items(), key=lambda one: -sum(one[1]))[:longest]:
         mean = sum(spent) / len(spent)
         print(f"{sum(spent) / STEPS:9.3f} ms  {len(spent) / STEPS:6.1f} x {mean:7.3f}  {kernel}  {operation}  {source}")
+    short = [gap for gap, _ in gaps if gap < SHORT]
+    print(f"{sum(short) / STEPS:9.3f} ms  {len(short) / STEPS:6.1f} gaps of less than {SHORT} ms; longer ones:")
+    for gap, place in sorted(gaps, reverse=True)[:12]:
+        print(f"{gap:9.3f} ms  {place}")
     print(json.dumps({kind: round(spent, 2) for kind, spent in kinds.items()}))
+
+
+def idle(kernels: list[Ran]) -> Iterator[tuple[float, str]]:
+    """When nothing ran, and between which kernels."""
+    ordered = sorted(kernels, key=lambda one: one.start)
+    ended, before = ordered[0].start, ordered[0]
+    for one in ordered:
+        if one.start > ended:
+            yield one.start - ended, f"{before.kernel[:60]} … {one.kernel[:60]}"
+        if one.start + one.milliseconds > ended:
+            ended, before = one.start + one.milliseconds, one
 
 
 def _short(source: str) -> str:

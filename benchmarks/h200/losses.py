@@ -1,8 +1,11 @@
-"""Do fast kernels train like plain ones? Losses of 200 steps on real text, thrice: fast, fast again, plain.
+"""Do fast kernels, and products in 8 bits, train like plain ones? Losses of runs on the same real text, step by step.
 
-Run:  python benchmarks/h200/losses.py [--steps 200] [--text FILES] [--tokenizers FOLDER] [--picture FILE.svg]
-Out:  how far apart the losses are, step by step; two fast runs differ by what a GPU's order of additions does, which is
-      the noise. A picture of the curves, and last a line of JSON. Plain: attention by XLA, and none of our kernels.
+Run:  python benchmarks/h200/losses.py [--runs fast again plain] [--shape small150m] [--rows 64] [--steps 200]
+      [--kept FOLDER] [--picture FILE.svg] [--text FILES] [--tokenizers FOLDER]      (needs a GPU)
+Out:  how far each run's losses are from those of the first one, and their median step; a picture of the curves; and
+      last a line of JSON. Runs: fast, as users run it; again, the same once more, which shows what a GPU's order of
+      additions does; plain, attention by XLA and no kernel of ours; fp8, products of layers in 8 bits.
+      With --kept, what was run is kept there and not run again.
 """
 
 import argparse
@@ -11,6 +14,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import train
@@ -23,50 +28,83 @@ ponente.ops.gpu.has_triton = lambda: False
 from ponente.cli import main
 sys.exit(main())
 """
-COLOURS = {"fast": "#1f77b4", "fast again": "#2ca02c", "plain": "#d62728"}
+RUNS = {  # program, flags
+    "fast": (["-m", "ponente"], []),
+    "again": (["-m", "ponente"], []),
+    "plain": (["-c", PLAIN], ["--model.attn_backend", "xla"]),
+    "fp8": (["-m", "ponente"], ["--trainer.quantization.fp8", "true"]),
+}
+COLOURS = {"fast": "#1f77b4", "again": "#2ca02c", "plain": "#d62728", "fp8": "#ff7f0e"}
+LAST = 50  # steps whose mean loss is told
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run told."""
+
+    losses: list[float]
+    seconds: float  # of the median step
+
+    @property
+    def last(self) -> float:
+        return sum(self.losses[-LAST:]) / LAST
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", nargs="+", choices=list(RUNS), default=["fast", "again", "plain"])
     parser.add_argument("--shape", default="small150m", choices=list(SHAPES))
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--picture")
+    parser.add_argument("--kept", type=Path)
+    parser.add_argument("--picture", type=Path)
     train.add_sources(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ponente-losses-") as folder:
         site = train.Site(Path(folder), train.text_files(options), Path(options.tokenizers))
-        losses = {name: run(site, name, options) for name in COLOURS}
-    figures = {
-        "last_loss": sum(losses["fast"][-10:]) / 10,
-        "noise": apart(losses["fast"], losses["fast again"]),
-        "fast_from_plain": apart(losses["fast"], losses["plain"]),
-        "mean_difference": (sum(losses["fast"]) - sum(losses["plain"])) / options.steps,
-    }
-    for name, value in figures.items():
-        print(f"  {name.replace('_', ' '):<18}{value:.5f}")
+        runs = {name: kept(site, name, options) for name in options.runs}
+    first = runs[options.runs[0]]
+    figures = {}
+    for name, run in runs.items():
+        figures[name] = {
+            "last_loss": run.last,
+            "apart": apart(first.losses, run.losses),
+            "mean_difference": (sum(run.losses) - sum(first.losses)) / len(run.losses),
+            "last_difference": run.last - first.last,
+            "step_seconds": run.seconds,
+            "speed": first.seconds / run.seconds,
+        }
+        shown = ", ".join(f"{key.replace('_', ' ')} {value:.5f}" for key, value in figures[name].items())
+        print(f"  {name:<8}{shown}", flush=True)
     if options.picture:
-        Path(options.picture).write_text(picture(losses))
-    print(json.dumps({name: round(value, 6) for name, value in figures.items()}))
+        options.picture.write_text(picture({name: run.losses for name, run in runs.items()}))
+    print(json.dumps({name: {key: round(value, 6) for key, value in row.items()} for name, row in figures.items()}))
 
 
-def run(site: train.Site, name: str, options: argparse.Namespace) -> list[float]:
-    """The losses of one run."""
+def kept(site: train.Site, name: str, options: argparse.Namespace) -> Run:
+    """The run, made or kept."""
+    if options.kept is None:
+        return made(site, name, options)
+    file = options.kept / f"{options.shape}-{options.rows}x{options.steps}-{name}.json"
+    if not file.is_file():
+        file.write_text(json.dumps(asdict(made(site, name, options))))
+    return Run(**json.loads(file.read_text()))
+
+
+def made(site: train.Site, name: str, options: argparse.Namespace) -> Run:
     from ponente.store.metrics import read_metrics
 
-    run_id = name.replace(" ", "-")
-    config = site.folder / f"{run_id}.yaml"
-    config.write_text(site.config(run_id, train.Case(options.shape, options.rows)))
-    program = ["-c", PLAIN] if name == "plain" else ["-m", "ponente"]
-    flags = ["--trainer.num_train_steps", str(options.steps), "--trainer.checkpointer.keep", "[]"]
-    kernel = ["--model.attn_backend", "xla"] if name == "plain" else []
-    command = [sys.executable, *program, "train", "--config_path", str(config), *flags, *kernel]
+    config, (program, flags) = site.folder / f"{name}.yaml", RUNS[name]
+    config.write_text(site.config(name, train.Case(options.shape, options.rows)))
+    length = ["--trainer.num_train_steps", str(options.steps), "--trainer.checkpointer.keep", "[]"]
+    command = [sys.executable, *program, "train", "--config_path", str(config), *length, *flags]
     environment = {**os.environ, "PYTHONPATH": f"{train.SOURCE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True)
     if ran.returncode:
         sys.exit(f"{name} failed:\n{ran.stderr[-4000:]}")
-    found = read_metrics(str(site.folder / "logs" / run_id))
-    return [one.metrics["train/loss"] for one in found if "train/loss" in one.metrics]
+    told = [one for one in read_metrics(str(site.folder / "logs" / name)) if "train/loss" in one.metrics]
+    seconds = sorted(after.time - before.time for before, after in pairwise(told[20:]))
+    return Run([one.metrics["train/loss"] for one in told], seconds[len(seconds) // 2])
 
 
 def apart(one: list[float], other: list[float]) -> float:
@@ -85,10 +123,11 @@ def picture(losses: dict[str, list[float]], width: int = 720, height: int = 360)
         colour = COLOURS[name]
         lines.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.2" points="{points}"/>')
         lines.append(f'<text x="{width - 120}" y="{40 + 18 * number}" fill="{colour}">{name}</text>')
+    steps = max(map(len, losses.values()))
     lines += [
         f'<text x="4" y="24">{highest:.2f}</text>',
         f'<text x="4" y="{height - 40}">{lowest:.2f}</text>',
-        f'<text x="{width // 2 - 60}" y="{height - 12}">{len(losses["plain"])} steps, train/loss</text>',
+        f'<text x="{width // 2 - 60}" y="{height - 12}">{steps} steps, train/loss</text>',
     ]
     body = "\n".join(lines)
     font = 'font-family="sans-serif" font-size="12"'

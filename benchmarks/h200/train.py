@@ -48,6 +48,7 @@ CASES = {
     "batch32": Case("dclm1b", 32, ("--model.gradient_checkpointing", "dots_and_attention")),
     "scanned": Case("dclm1b", 16, _SCANNED),
     "deterministic": Case("dclm1b", 16, ("--trainer.deterministic", "true")),
+    "fp8": Case("dclm1b", 16, ("--trainer.quantization.fp8", "true")),
     "long8k": Case("long8k", 4, peers=("lean",)),
     "small150m": Case("small150m", 64, peers=("lean",)),
 }

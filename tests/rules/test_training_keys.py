@@ -19,6 +19,7 @@ from ponente.train.config import TrainConfig
 from ponente.train.data.config import TrainComponentConfig, TrainDataConfig
 from ponente.train.optimizers import OptimizerConfig
 from ponente.train.profiling import ProfilerConfig
+from ponente.train.quantization import QuantizationConfig
 from ponente.train.trainer import TrainerConfig
 from ponente.train.watch import WatchConfig
 from ponente.train.watchdog import WatchdogConfig
@@ -34,6 +35,7 @@ NESTED = {
     "progress_watchdog": WatchdogConfig,
     "checkpointer": CheckpointerConfig,
     "model_averaging": EmaConfig,
+    "quantization": QuantizationConfig,
 }
 
 TESTS: dict[str, str] = {
@@ -54,6 +56,7 @@ TESTS: dict[str, str] = {
     "log_entropy": f"{RUNS}::test_entropy_is_told_where_it_is_asked_for",
     "trainer.seed": f"{RUNS}::test_seeds_change_what_is_trained",
     "trainer.mp": f"{RUNS}::test_mp_bfloat16_differs_a_little",
+    "trainer.quantization.fp8": f"{RUNS}::test_products_in_8_bits_differ_a_little",
     "trainer.id": f"{RUNS}::test_a_run_goes_on_where_it_stands_and_its_other_keys_may_say_otherwise",
     "trainer.num_train_steps": f"{RUNS}::test_the_length_of_a_run",
     "trainer.num_train_tokens": f"{RUNS}::test_the_length_of_a_run",

@@ -30,7 +30,8 @@ LEFT_OUT = {
         for key in ("save_code", "save_xla_dumps", "background", "metric_destination")
     },
     "trainer.log_xla_hlo": _PROGRAMS,
-    "trainer.quantization": "it asks for nothing to be quantized",  # else it is refused
+    "trainer.quantization.amax_history_length": "each array is scaled by its own largest number, without a history",
+    "trainer.quantization.compute_dtype": "trainer.mp says what is computed with",
     "trainer.ray": _RAY,
     "trainer.shutdown_at_exit": "whoever starts a machine also ends it",
 }
@@ -40,21 +41,12 @@ def _is(*names: str) -> Callable[[Any], bool]:
     return lambda value: value in names
 
 
-def _quantizes(value: Any) -> bool:
-    return any(value.get(key) for key in ("fp8", "int8")) if isinstance(value, dict) else bool(value)
-
-
 # path -> which values are meant, why they are refused, what to use
 REFUSED: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "data.components.*.format.type": (
         _is("preference_chat"),
         "a format of single answers, for Ponente has no preference training (DPO)",
         "use type: chat with the preferred answers as its messages",
-    ),
-    "trainer.quantization": (
-        _quantizes,
-        "training in f32 or bfloat16, for Ponente has no quantized training (fp8, int8)",
-        "remove trainer.quantization and set trainer.mp, such as p=f32,c=bfloat16",
     ),
     "optimizer.type": (
         _is("soap"),
@@ -75,6 +67,8 @@ NOT_YET: dict[str, tuple[Any, ...]] = {
     "eval_harness": _OFF,
     "eval_harness_steps": (None, 10000),
     "labeled_eval": _OFF,
+    "trainer.quantization.int8": _OFF,
+    "trainer.quantization.targets": _OFF,
     "trainer.fsdp_axis": (None, "embed", ["embed"]),
     "trainer.batch_axis": (None, "batch"),
     "trainer.tensor_parallel_axes": _OFF,

@@ -12,15 +12,20 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 
+from ponente.ops.fp8 import Fp8Weight, fp8_product
 from ponente.ops.kept import PRODUCT
 
 
-def linear(x: Array, weight: Array, contracted: int = 1) -> Array:
+def linear(x: Array, weight: Array | Fp8Weight, contracted: int = 1) -> Array:
     """x · weight over the last axes of x, which are the first ones of the weight.
 
     Example: `linear(mixed_BSNH, w_out_NHD, 2)` has the axes B, S, D.
     """
-    named: Array = checkpoint_name(_product(x, weight, contracted), PRODUCT)
+    if isinstance(weight, Fp8Weight):
+        product = fp8_product(x, weight.values, contracted)
+    else:
+        product = _product(x, weight, contracted)
+    named: Array = checkpoint_name(product, PRODUCT)
     return named
 
 

@@ -34,6 +34,7 @@ from ponente.train.export import ExportHook, export_hook
 from ponente.train.loop import Every, Hook, Loop, StepReport
 from ponente.train.objective import rows_together
 from ponente.train.profiling import Profiler
+from ponente.train.quantization import check_fp8_device
 from ponente.train.run_record import write_run_record
 from ponente.train.setup import ModelSetup, Setup, set_up, set_up_model
 from ponente.train.show import Progress, Show, logging_to, showing
@@ -79,6 +80,8 @@ def train(config: TrainConfig, *, make_evaluate: MakeEvaluate | None = None) -> 
         stack.enter_context(logging_to(join(absolute(config.trainer.log_dir), f"{run_id}.log")))
         stack.enter_context(ending_at_sigterm())
         prepare_devices(config.trainer)
+        if config.trainer.has_fp8:
+            check_fp8_device()
         logger.info("run %s on %s", run_id, describe_devices())
         resumption = find_resumption(config.trainer, run_id)
         if resumption is None:
@@ -279,6 +282,7 @@ def step_settings(model: ModelSetup, optimizer: optax.GradientTransformation, st
         optimizer=optimizer,
         learning_rates=config.optimizer.learning_rates(steps),
         precision=trainer.precision,
+        has_fp8=trainer.has_fp8,
         seed=trainer.seed,
         vocab_size=model.vocab_size,
         blocks_documents=config.shape().blocks_documents,

@@ -21,6 +21,7 @@ from ponente.models.lm import Dropout
 from ponente.train.norms import norm, squares
 from ponente.train.objective import loss_sums
 from ponente.train.precision import Precision
+from ponente.train.quantization import with_fp8_products
 from ponente.train.state import TrainState
 from ponente.train.watch import WatchConfig
 
@@ -48,6 +49,7 @@ class StepSettings:
     optimizer: optax.GradientTransformation
     learning_rates: Callable[[Array], Any]
     precision: Precision
+    has_fp8: bool  # products of the layers
     seed: int
     vocab_size: int
     blocks_documents: bool
@@ -130,8 +132,9 @@ def _gradients(
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(settings.seed), _DROPOUT), state.step)
 
     def loss(model: Any, part: Batch, rows_B: Array) -> tuple[Array, Array]:
+        cast = settings.precision.for_computing(model)
         sums = loss_sums(
-            settings.precision.for_computing(model),
+            with_fp8_products(cast) if settings.has_fp8 else cast,
             part,
             vocab_size=settings.vocab_size,
             blocks_documents=settings.blocks_documents,

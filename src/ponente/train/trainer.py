@@ -12,6 +12,7 @@ from ponente.train.checkpointer import CheckpointerConfig
 from ponente.train.length import RunLength
 from ponente.train.precision import Precision
 from ponente.train.profiling import ProfilerConfig
+from ponente.train.quantization import QuantizationConfig
 from ponente.train.step import check_microbatch
 from ponente.train.trackers import LocalTrackerConfig, TrackerConfig
 from ponente.train.watch import WatchConfig
@@ -23,6 +24,7 @@ class TrainerConfig(RunLength):
     """How a run goes."""
 
     mp: str = "f32"
+    quantization: QuantizationConfig | None = None
     id: str | None = execution(None)  # the run's name; with the same one, a command goes on where the last stopped
     per_device_parallelism: int = execution(-1)  # rows at once; -1: the whole batch
     per_device_eval_parallelism: int = execution(-1)
@@ -49,6 +51,10 @@ class TrainerConfig(RunLength):
     @property
     def precision(self) -> Precision:
         return Precision.of(self.mp)
+
+    @property
+    def has_fp8(self) -> bool:
+        return self.quantization is not None and self.quantization.fp8
 
     @property
     def microbatch(self) -> int | None:

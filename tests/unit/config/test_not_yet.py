@@ -17,6 +17,8 @@ REFUSED: dict[str, Any] = {
     "eval_harness": {"task_spec": ["hellaswag"]},
     "eval_harness_steps": 100,
     "labeled_eval": {"x": 1},
+    "trainer.quantization.int8": True,
+    "trainer.quantization.targets": ["mlp"],
     "trainer.fsdp_axis": "mlp",
     "trainer.batch_axis": "rows",
     "trainer.tensor_parallel_axes": ["mlp", "heads"],

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +46,7 @@ def settings(**changes: Any) -> StepSettings:
         optimizer=optax.adam(1e-2),
         learning_rates=schedule,
         precision=Precision.of("f32"),
+        has_fp8=False,
         seed=0,
         vocab_size=VOCAB,
         blocks_documents=True,
@@ -83,6 +85,23 @@ def test_a_batch_in_parts_gives_the_gradient_of_the_whole_under_uneven_masks(mod
     other, second = TrainStep(parts)(start[1], batch(), 0)
     assert_close(one.model, other.model)
     np.testing.assert_allclose([first.loss, first.weight], [second.loss, second.weight], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("model", "weights"), [(LLAMA, 7), (GPT2, 6)], ids=["llama", "gpt2"])
+def test_products_of_layers_and_no_others_are_made_in_8_bits_where_asked_for(model: LmConfig, weights: int) -> None:
+    """A layer is scanned: each weight has a product forward and two backward, and all but the last one made again."""
+    exact, fp8 = (TrainStep(settings(has_fp8=has_fp8)) for has_fp8 in (False, True))
+    program = fp8.lower(state(model), batch()).as_text()
+    products = re.findall(r"dot_general .*\(tensor<\S*x(\w+)>, tensor<\S*x(\w+)>\)", program)
+    assert products.count(("f8E4M3FN", "f8E4M3FN")) == 2 * weights - 1
+    assert products.count(("f8E5M2", "f8E4M3FN")) + products.count(("f8E4M3FN", "f8E5M2")) == 2 * weights
+    assert len(products) > 4 * weights  # also attention and loss
+    assert "f8" not in exact.lower(state(model), batch()).as_text()
+    _, first = exact(state(model), batch(), 0)
+    other, second = fp8(state(model), batch(), 0)
+    assert 0 < abs(float(first.loss) - float(second.loss)) < 0.02
+    np.testing.assert_allclose(float(second.grad_norm), float(first.grad_norm), rtol=0.05)
+    assert {array.dtype.name for array in named_arrays(other.model).values()} == {"float32"}
 
 
 def test_the_loss_is_a_sum_over_a_sum_and_not_a_mean_of_rows() -> None:

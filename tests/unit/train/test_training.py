@@ -151,6 +151,15 @@ def test_mp_bfloat16_differs_a_little(site: Site) -> None:
     assert 0 < difference < 0.05
 
 
+def test_products_in_8_bits_differ_a_little(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.train(run="exact")
+    with caplog.at_level("WARNING"):
+        site.train("--trainer.quantization.fp8", "true", run="fp8")
+    assert "products in 8 bits are imitated on this device" in caplog.text
+    difference = abs(site.losses("fp8")[-1] - site.losses("exact")[-1])
+    assert 0 < difference < 0.05
+
+
 def test_rows_shorter_than_the_model_may_see(site: Site) -> None:
     site.train("--train_seq_len", "8")
     assert site.metrics()[0]["throughput/total_tokens"] == 4 * 8
