@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -96,13 +97,20 @@ def made(site: train.Site, name: str, options: argparse.Namespace) -> Run:
 
     config, (program, flags) = site.folder / f"{name}.yaml", RUNS[name]
     config.write_text(site.config(name, train.Case(options.shape, options.rows)))
-    length = ["--trainer.num_train_steps", str(options.steps), "--trainer.checkpointer.keep", "[]"]
+    length = ["--trainer.num_train_steps", str(options.steps + 100), "--trainer.checkpointer.keep", "[]"]
     command = [sys.executable, *program, "train", "--config_path", str(config), *length, *flags]
     environment = {**os.environ, "PYTHONPATH": f"{train.SOURCE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if ran.returncode:
-        sys.exit(f"{name} failed:\n{ran.stderr[-4000:]}")
-    told = [one for one in read_metrics(str(site.folder / "logs" / name)) if "train/loss" in one.metrics]
+    log, told = site.folder / f"{name}.log", []
+    with log.open("w") as stderr:
+        running = subprocess.Popen(command, env=environment, stderr=stderr, stdout=subprocess.DEVNULL)
+    while len(told) < options.steps:  # what would follow the last of them is a checkpoint
+        if running.poll() is not None:
+            sys.exit(f"{name} ended after {len(told)} steps:\n{log.read_text()[-4000:]}")
+        time.sleep(1)
+        told = [one for one in read_metrics(str(site.folder / "logs" / name)) if "train/loss" in one.metrics]
+    running.kill()
+    running.wait()
+    told = told[: options.steps]
     seconds = sorted(after.time - before.time for before, after in pairwise(told[20:]))
     return Run([one.metrics["train/loss"] for one in told], seconds[len(seconds) // 2])
 

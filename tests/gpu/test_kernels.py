@@ -14,6 +14,7 @@ from ponente.batches.tables import tables_of
 from ponente.ops import cudnn
 from ponente.ops.attention import Mask, attend, takes_tables
 from ponente.ops.embedding import lookup
+from ponente.ops.fp8 import fp8_product
 from ponente.ops.gated import gated
 from ponente.ops.loss import cross_entropy_sums
 
@@ -142,6 +143,17 @@ def test_the_loss_and_its_gradients_are_those_of_plain_softmax(vocabulary: int, 
     assert float(found[0]) == pytest.approx(float(expected[0]), rel=1e-5)
     for one, other in zip(found[1], expected[1], strict=True):
         assert_near(one, other)
+
+
+def test_products_in_8_bits_are_made_by_the_gpu_and_are_near_exact_ones() -> None:
+    x, weight = normal(0, 2, 512, 256), normal(1, 256, 768, scale=0.02)
+    found = value_and_gradients(lambda x, weight: fp8_product(x, weight, 1), x, weight)
+    expected = value_and_gradients(jnp.matmul, *(one.astype(jnp.float32) for one in (x, weight)))
+    for one, other in zip(found, expected, strict=True):
+        error = np.linalg.norm(np.asarray(one, np.float64) - np.asarray(other, np.float64))
+        assert 0.02 < error / np.linalg.norm(np.asarray(other, np.float64)) < 0.08
+    step = jax.jit(lambda *both: value_and_gradients(lambda x, weight: fp8_product(x, weight, 1), *both))
+    assert step.lower(x, weight).compile().as_text().count('custom_call_target="__cublas$lt$matmul$f8"') == 3
 
 
 def test_rows_that_are_looked_up_often_get_the_whole_of_their_gradient() -> None:

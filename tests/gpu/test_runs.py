@@ -62,7 +62,7 @@ def losses(folder: Path, run: str) -> list[float]:
     ]
 
 
-def test_a_short_training_lowers_the_loss_and_fast_kernels_train_like_plain_ones(folder: Path) -> None:
+def test_a_short_training_lowers_the_loss_and_fast_kernels_and_8_bits_train_like_plain_ones(folder: Path) -> None:
     unrolled = ("--model.scan_layers", "false", "--model.gradient_checkpointing", "dots_and_attention")
     log = train(folder, "fast", "--trainer.num_train_steps", "150", "--trainer.per_device_parallelism", "8", *unrolled)
     assert "attention: cudnn_packed on gpu, documents apart" in log
@@ -72,6 +72,10 @@ def test_a_short_training_lowers_the_loss_and_fast_kernels_train_like_plain_ones
     assert fast[0] == pytest.approx(np.log(512), abs=0.3)
     assert fast[-10:].mean() < 0.75 * fast[0]
     assert np.abs(fast - plain).max() < 0.02
+    train(folder, "fp8", "--trainer.num_train_steps", "150", "--trainer.quantization.fp8", "true", *unrolled)
+    fp8 = np.array(losses(folder, "fp8"))
+    assert (fp8 != fast).any()
+    assert abs(fp8[-10:].mean() - fast[-10:].mean()) < 0.05
 
 
 def test_a_killed_deterministic_run_ends_bit_for_bit_as_one_that_was_not(folder: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ponente.store.formats import FormatError, decode_record
-from ponente.store.paths import join
+from ponente.store.paths import absolute, join
 from ponente.store.volume import volume_of
 
 FORMAT = 1
@@ -134,7 +134,7 @@ def begin_metrics(run_folder: str, first_step: int, *, segment_bytes: int = _SEG
 
     A life's number is taken by exclusive create, so a process of an earlier life that still writes does no harm.
     """
-    folder = join(run_folder, _FOLDER)
+    folder = join(absolute(run_folder), _FOLDER)
     volume = volume_of(folder)
     life = max((life for life, _ in _segments(folder)), default=0)
     while True:
@@ -150,7 +150,7 @@ def read_metrics(run_folder: str, names: Collection[str] | None = None) -> Itera
     Args:
         names: read only these metrics, and steps that have any of them.
     """
-    folder = join(run_folder, _FOLDER)
+    folder = join(absolute(run_folder), _FOLDER)
     lives: dict[int, list[int]] = {}
     for life, segment in _segments(folder):
         lives.setdefault(life, []).append(segment)
@@ -169,7 +169,7 @@ def read_metrics(run_folder: str, names: Collection[str] | None = None) -> Itera
 
 def read_summary(run_folder: str) -> dict[str, Metric]:
     """The metrics of a run as a whole: the last value of each name."""
-    folder = join(run_folder, _FOLDER)
+    folder = join(absolute(run_folder), _FOLDER)
     found: dict[str, Metric] = {}
     for life, segment in _segments(folder):
         for path, line in _lines(folder, life, [segment]):

@@ -33,6 +33,15 @@ def test_a_run_that_logged_nothing_has_no_metrics(folder: str) -> None:
     assert list(read_metrics(folder)) == []
 
 
+def test_a_folder_may_be_named_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log(writer := begin_metrics(str(tmp_path / "logs" / "run"), 0), range(2), 1.5)
+    writer.add_summary({"parameter_count": 7})
+    writer.publish()
+    monkeypatch.chdir(tmp_path)
+    assert losses("logs/run") == {0: 1.5, 1: 1.5}
+    assert read_summary("logs/run") == {"parameter_count": 7}
+
+
 def test_metrics_are_read_as_they_were_logged(folder: str) -> None:
     writer = begin_metrics(folder, 0)
     writer.add({"train/loss": 3.25, "optim/learning_rate": 1e-300}, 0)
