@@ -88,11 +88,19 @@ def step_of(shape: Shape, name: str) -> tuple[Any, Any, dict[str, str | bool]]:
 
 
 def compiled(shape: Shape, rows: int, name: str) -> Any:
+    """The program, from a state's arrays to the next one's and the loss."""
     import jax
 
     step, (model, optimizer), flags = step_of(shape, name)
     state = jax.eval_shape(lambda: first_state(model, optimizer, shape))
-    return step.lower(state, batch_of(shape, rows)).compile(compiler_options=flags)
+    program = step.lower(state, batch_of(shape, rows)).compile(compiler_options=flags)
+    structure = jax.tree.structure(state)  # it holds the config, which differs among variants
+
+    def run(arrays: list[Any], batch: Any) -> tuple[list[Any], Any]:
+        following, metrics = program(jax.tree.unflatten(structure, arrays), batch)
+        return jax.tree.leaves(following), metrics.loss
+
+    return run
 
 
 def first_state(model: Any, optimizer: Any, shape: Shape) -> Any:
@@ -120,16 +128,17 @@ def run_in_turn(programs: dict[str, Any], shape: Shape, rows: int) -> dict[str, 
     import jax
 
     _, (model, optimizer), _ = step_of(shape, "plain")
-    state, batch = jax.jit(lambda: first_state(model, optimizer, shape))(), batch_of(shape, rows)
+    arrays = jax.tree.leaves(jax.jit(lambda: first_state(model, optimizer, shape))())
+    batch = batch_of(shape, rows)
     times: dict[str, list[float]] = {name: [] for name in programs}
     for _ in range(ROUNDS):
         for name, program in programs.items():
-            state, metrics = program(state, batch)  # not timed: what the last program left is gone
-            jax.block_until_ready(metrics.loss)
+            arrays, loss = program(arrays, batch)  # not timed: the last program's memory is freed
+            jax.block_until_ready(loss)
             began = time.perf_counter()
             for _ in range(STEPS):
-                state, metrics = program(state, batch)
-            jax.block_until_ready(metrics.loss)
+                arrays, loss = program(arrays, batch)
+            jax.block_until_ready(loss)
             times[name].append((time.perf_counter() - began) / STEPS)
     return {name: sorted(spent)[len(spent) // 2] for name, spent in times.items()}
 
