@@ -17,6 +17,7 @@ from ponente.train.averaging import EmaConfig
 from ponente.train.checkpointer import CheckpointerConfig, KeepConfig
 from ponente.train.config import TrainConfig
 from ponente.train.data.config import TrainComponentConfig, TrainDataConfig
+from ponente.train.mesh import MeshConfig
 from ponente.train.optimizers import OptimizerConfig
 from ponente.train.profiling import ProfilerConfig
 from ponente.train.quantization import QuantizationConfig
@@ -28,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 UNIT = "tests/unit/train"
 RUNS = f"{UNIT}/test_training.py"
 POLICY = f"{UNIT}/test_checkpointer.py"
+MESH = f"{UNIT}/test_mesh.py"
 SECTIONS = ("data", "model", "trainer", "optimizer")
 NESTED = {
     "watch": WatchConfig,
@@ -36,6 +38,7 @@ NESTED = {
     "checkpointer": CheckpointerConfig,
     "model_averaging": EmaConfig,
     "quantization": QuantizationConfig,
+    "mesh": MeshConfig,
 }
 
 TESTS: dict[str, str] = {
@@ -57,6 +60,12 @@ TESTS: dict[str, str] = {
     "trainer.seed": f"{RUNS}::test_seeds_change_what_is_trained",
     "trainer.mp": f"{RUNS}::test_mp_bfloat16_differs_a_little",
     "trainer.quantization.fp8": f"{RUNS}::test_products_in_8_bits_differ_a_little",
+    "trainer.mesh.axes": f"{MESH}::test_sizes_of_axes_follow_from_the_devices",
+    "trainer.mesh.dcn_axes": f"{MESH}::test_sizes_of_axes_follow_from_the_devices",
+    "trainer.mesh.batch_axis_name": f"{MESH}::test_a_mesh_that_cannot_be_is_refused",
+    "trainer.mesh.compute_mapping": f"{MESH}::test_a_mesh_that_cannot_be_is_refused",
+    "trainer.mesh.param_mapping": f"{MESH}::test_a_mesh_that_cannot_be_is_refused",
+    "trainer.mesh.shared_mapping": f"{MESH}::test_sizes_of_axes_follow_from_the_devices",
     "trainer.id": f"{RUNS}::test_a_run_goes_on_where_it_stands_and_its_other_keys_may_say_otherwise",
     "trainer.num_train_steps": f"{RUNS}::test_the_length_of_a_run",
     "trainer.num_train_tokens": f"{RUNS}::test_the_length_of_a_run",

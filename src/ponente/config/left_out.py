@@ -33,6 +33,7 @@ LEFT_OUT = {
     "trainer.quantization.amax_history_length": "each array is scaled by its own largest number, without a history",
     "trainer.quantization.compute_dtype": "trainer.mp says what is computed with",
     "trainer.ray": _RAY,
+    "trainer.use_explicit_mesh_axes": "what is moved between devices is written out in the step",
     "trainer.shutdown_at_exit": "whoever starts a machine also ends it",
 }
 
@@ -69,16 +70,6 @@ NOT_YET: dict[str, tuple[Any, ...]] = {
     "labeled_eval": _OFF,
     "trainer.quantization.int8": _OFF,
     "trainer.quantization.targets": _OFF,
-    "trainer.fsdp_axis": (None, "embed", ["embed"]),
-    "trainer.batch_axis": (None, "batch"),
-    "trainer.tensor_parallel_axes": _OFF,
-    "trainer.model_axis_size": (None, 1),
-    "trainer.replica_dcn_axis_size": (None, 1),
-    "trainer.replica_ici_axis_size": (None, 1),
-    "trainer.axis_resources": _OFF,
-    "trainer.parameter_axis_resources": _OFF,
-    "trainer.mesh": (*_OFF, {"axes": {"data": -1}}, {"axes": {"data": -1, "replica": 1, "model": 1}}),
-    "trainer.use_explicit_mesh_axes": _OFF,
     "trainer.distributed": (*_OFF, {"initialize_jax_distributed": True}, {"initialize_jax_distributed": False}),
 }
 _NOT_YET_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {

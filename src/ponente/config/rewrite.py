@@ -20,9 +20,20 @@ _RENAMED: dict[Path, Path] = {
     ("trainer", "profiler_num_steps"): ("trainer", "profiler", "num_steps"),
     ("trainer", "profiler_perfetto_link"): ("trainer", "profiler", "perfetto_link"),
     ("address",): ("cluster",),  # of levanter.main.cache_dataset
+    ("trainer", "model_axis_size"): ("trainer", "mesh", "axes", "model"),
+    ("trainer", "replica_ici_axis_size"): ("trainer", "mesh", "axes", "replica"),
+    ("trainer", "replica_dcn_axis_size"): ("trainer", "mesh", "dcn_axes", "replica_dcn"),
+    ("trainer", "batch_axis"): ("trainer", "mesh", "batch_axis_name"),
+    ("trainer", "parameter_axis_resources"): ("trainer", "mesh", "param_mapping"),
 }
 _DEPRECATED: dict[Path, Path] = {("optimizer", "cooldown"): ("optimizer", "decay")}
-SPELLINGS = (*data_schema.SPELLINGS, *(".".join(old) for old in _RENAMED), "trainer.wandb")
+SPELLINGS = (
+    *data_schema.SPELLINGS,
+    *(".".join(old) for old in _RENAMED),
+    *("trainer.wandb", "trainer.fsdp_axis", "trainer.tensor_parallel_axes", "trainer.axis_resources"),
+)
+_TRAINER = "trainer"
+_MESH = ("trainer", "mesh")
 _PROFILER = ("trainer", "profiler")
 _WANDB = ("trainer", "wandb")
 _TRACKER = ("trainer", "tracker")
@@ -67,6 +78,7 @@ def _rename(tree: Tree, warnings: list[str]) -> None:
     if isinstance(tree.get(_PROFILER), bool):
         tree.wrap(_PROFILER, "enabled")
     _rename_wandb(tree)
+    _rename_mesh(tree)
     for old, new in _RENAMED.items():
         tree.move(old, new)
     for old, new in _DEPRECATED.items():
@@ -94,6 +106,49 @@ def _rename_wandb(tree: Tree) -> None:
     if isinstance(tree.get(_WANDB), dict):
         tree.put((*_WANDB, "type"), "wandb", like=_WANDB)
     tree.move(_WANDB, _TRACKER)
+
+
+def _rename_mesh(tree: Tree) -> None:
+    """What Levanter's older schema says of parallelism, in the words of its mesh."""
+    sizes = ("model_axis_size", "replica_ici_axis_size", "replica_dcn_axis_size")
+    for key in ("mesh", *sizes, "parameter_axis_resources"):
+        if tree.get((_TRAINER, key)) is None:
+            tree.drop((_TRAINER, key))
+    fsdp, tensor, both = ((_TRAINER, key) for key in ("fsdp_axis", "tensor_parallel_axes", "axis_resources"))
+    if tree.has(fsdp):
+        named = _names(tree, fsdp)
+        places = {"embed": None} | dict.fromkeys(named, "data")
+        for name, place in places.items():
+            tree.put((*_MESH, "param_mapping", name), place, like=fsdp)
+        tree.drop(fsdp)
+    if tree.has(tensor):
+        named = _names(tree, tensor)
+        if named:  # without any, ours are split where there is an axis for it
+            for name in {"heads": None, "mlp": None, "vocab": None} | dict.fromkeys(named):
+                tree.put((*_MESH, "shared_mapping", name), "model" if name in named else None, like=tensor)
+        tree.drop(tensor)
+    if tree.has(both):
+        for name, place in (tree.get(both) or {}).items():
+            if name == "batch":
+                mapping = "compute_mapping"
+            else:
+                mapping = "shared_mapping" if place == "model" else "param_mapping"
+            tree.put((*_MESH, mapping, name), place, like=both)
+        tree.drop(both)
+
+
+def _names(tree: Tree, path: Path) -> list[str]:
+    value = tree.get(path)
+    names = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(
+            Problem(
+                found=f"{tree.place(path)} = {shown(value)}",
+                needed="the name of an axis, such as embed, or a list of them",
+                remedy="write it so, or remove it",
+            )
+        )
+    return names
 
 
 def _make_way_for_tracker(whole: Tree, layer: Tree) -> None:

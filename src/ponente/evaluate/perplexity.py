@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import PartitionSpec
 from numpy.typing import NDArray
 
 from ponente.batches.batch import Batch
@@ -23,7 +24,9 @@ from ponente.batches.loader import Loader
 from ponente.batches.stream import BatchStream
 from ponente.batches.training import evaluation_stream, held_out_stream
 from ponente.ops.loss import entropy_sum
+from ponente.ops.mesh import UNSPLIT, Layout, Tensor
 from ponente.tokens.tokenizer import Tokenizer
+from ponente.train.mesh import batch_sharding
 from ponente.train.objective import loss_sums, rows_together, tokens_of
 from ponente.train.precision import Precision
 from ponente.train.setup import EvaluationSetup
@@ -62,10 +65,14 @@ class Evaluation:
     bytes_V: NDArray[np.float32] | None  # how many bytes each id stands for
     max_batches: int | None = None  # of each set
     has_entropy: bool = False
+    layout: Layout | None = None  # None: one device
+    specs: Any = None  # with a layout, how each parameter is split
 
     def __call__(self, model: Any) -> dict[str, float]:
         """The metrics of a model: `eval/loss`, `eval/<tag>/loss` and so on."""
         began = time.monotonic()
+        if self.layout is not None:
+            model = jax.device_put(model, jax.tree.map(self.layout.sharding, self.specs))
         weights = jax.jit(self.precision.for_computing)(model)
         sums = {one.name: self._sums(one, weights) for one in self.sets}
         metrics = self._metrics({name: Sums(*map(float, found)) for name, found in sums.items()})
@@ -76,11 +83,11 @@ class Evaluation:
         total = Sums(*(jnp.zeros(()) for _ in Sums._fields))
         steps = one.stream.steps
         stop = steps if self.max_batches is None else min(self.max_batches, steps or self.max_batches)
-        sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        parts = 1 if self.layout is None else self.layout.row_parts
         bytes_V = None if self.bytes_V is None else jnp.asarray(self.bytes_V)
         blocks_documents = one.stream.shape.blocks_documents
-        together = rows_together(model.config, self.precision.compute, None, blocks_documents=blocks_documents)
-        with Loader(one.stream, sharding, stop=stop, rows_together=together) as loader:
+        together = rows_together(model.config, self.precision.compute, None, parts, blocks_documents=blocks_documents)
+        with Loader(one.stream, batch_sharding(self.layout), stop=stop, rows_together=together) as loader:
             for _, batch in loader:
                 total = self._compiled(total, model, batch, bytes_V, blocks_documents)
         return total
@@ -91,20 +98,37 @@ class Evaluation:
         return jax.jit(lambda *arguments: self._add(*arguments), static_argnums=4, donate_argnums=0)
 
     def _add(self, total: Sums, model: Any, batch: Batch, bytes_V: Array | None, blocks_documents: bool) -> Sums:
-        sums = loss_sums(model, batch, vocab_size=self.vocab_size, blocks_documents=blocks_documents)
+        if (layout := self.layout) is None:
+            return total + self._of_rows(model, batch, bytes_V, blocks_documents)
+
+        def of_part(model: Any, batch: Batch, bytes_V: Array | None) -> Sums:
+            sums = self._of_rows(layout.parts(model, self.specs), batch, bytes_V, blocks_documents, layout.inside())
+            return Sums(*map(layout.over_rows, sums))
+
+        whole = PartitionSpec()
+        specs = (self.specs, layout.batch_spec, whole)
+        every_device = jax.shard_map(of_part, mesh=layout.mesh, in_specs=specs, out_specs=whole, check_vma=False)
+        return total + every_device(model, batch, bytes_V)
+
+    def _of_rows(
+        self, model: Any, batch: Batch, bytes_V: Array | None, blocks_documents: bool, tensor: Tensor = UNSPLIT
+    ) -> Sums:
+        """Of the rows of one device."""
+        sums = loss_sums(model, batch, vocab_size=self.vocab_size, blocks_documents=blocks_documents, tensor=tensor)
         count = jnp.zeros(())
         if bytes_V is not None:
             count = jnp.sum(bytes_V[batch.targets_BS] * batch.loss_weights_BS)
         entropy = jnp.zeros(())
         if self.has_entropy:
-            hidden = model.hidden(tokens_of(batch, blocks_documents=blocks_documents))
+            hidden = model.hidden(replace(tokens_of(batch, blocks_documents=blocks_documents), tensor=tensor))
             entropy = entropy_sum(
                 hidden.reshape(-1, hidden.shape[-1]),
                 model.head_DV(),
                 batch.loss_weights_BS.reshape(-1),
                 self.vocab_size,
+                tensor.of("vocab"),
             )
-        return total + Sums(sums.cross_entropy, sums.weight, count, entropy)
+        return Sums(sums.cross_entropy, sums.weight, count, entropy)
 
     def _metrics(self, sums: Mapping[str, Sums]) -> dict[str, float]:
         metrics = dict(self._of("eval", list(sums.values())))
@@ -154,7 +178,8 @@ def evaluation_of(setup: EvaluationSetup, *, on_train: bool = False) -> Evaluati
     """
     config, trainer = setup.config, setup.config.trainer
     rows = trainer.per_device_eval_parallelism
-    size = config.batches.schedule().size(0) if rows == -1 else rows
+    parts = 1 if setup.layout is None else setup.layout.row_parts
+    size = config.batches.schedule().size(0) if rows == -1 else rows * parts
     streams: dict[str, BatchStream] = {
         name: evaluation_stream(name, source, size, setup.shape) for name, source in setup.opened.validation.items()
     }
@@ -180,6 +205,8 @@ def evaluation_of(setup: EvaluationSetup, *, on_train: bool = False) -> Evaluati
         bytes_V=id_lengths(setup.tokenizer, setup.vocab_size),
         max_batches=trainer.max_eval_batches,
         has_entropy=config.log_entropy,
+        layout=setup.layout,
+        specs=setup.specs,
     )
 
 

@@ -20,8 +20,9 @@ from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, 
 from ponente.models.parameters import Parameter, stacked
 from ponente.models.stack import fold_layers
 from ponente.ops.attention import AttentionDropout, Mask, attend
-from ponente.ops.embedding import lookup
+from ponente.ops.embedding import lookup, lookup_split
 from ponente.ops.linear import linear
+from ponente.ops.mesh import whole
 from ponente.ops.norm import layer_norm
 
 
@@ -234,7 +235,7 @@ class Gpt2(eqx.Module):
         return cls(embed, positions, blocks, norm, bias, head, config)
 
     def head_DV(self) -> Array:
-        return self.embed_VD.T if self.w_head_DV is None else self.w_head_DV
+        return whole(self.embed_VD).T if self.w_head_DV is None else whole(self.w_head_DV)
 
     def hidden(self, tokens: Tokens) -> Array:
         hidden, _ = self._run(tokens, None)
@@ -246,13 +247,15 @@ class Gpt2(eqx.Module):
 
     def _run(self, tokens: Tokens, past: KeyValues | None) -> tuple[Array, Any]:
         config, epsilon, dropout = self.config, self.config.layer_norm_epsilon, tokens.dropout
-        x_BSD = lookup(self.embed_VD, tokens.ids_BS) + lookup(self.embed_positions_PD, tokens.positions_BS)
+        heads, inner = tokens.tensor.of("heads"), tokens.tensor.of("mlp")
+        x_BSD = lookup_split(whole(self.embed_VD), tokens.ids_BS, tokens.tensor.of("vocab"))
+        x_BSD = x_BSD + lookup(whole(self.embed_positions_PD), tokens.positions_BS)
         if dropout is not None:
             x_BSD = dropout.within(config.num_layers)(x_BSD, config.embed_pdrop)
 
         def layer(block: Block, x_BSD: Array, number: Array, kept: Any) -> tuple[Array, Any]:
             here = None if dropout is None else dropout.within(number)
-            normed = layer_norm(x_BSD, block.norm_attention_D, block.norm_attention_bias_D, epsilon)
+            normed = heads.enter(layer_norm(x_BSD, block.norm_attention_D, block.norm_attention_bias_D, epsilon))
             q, k, v = (
                 _plus(linear(normed, weight), bias)
                 for weight, bias in (
@@ -270,15 +273,15 @@ class Gpt2(eqx.Module):
                 q = q / (number + 1).astype(q.dtype)
             if config.upcast_attn:
                 q, k = q.astype(jnp.float32), k.astype(jnp.float32)
-            dropped = None if here is None else AttentionDropout(here.within(0).keys_B(), config.attn_pdrop)
+            dropped = None if here is None else AttentionDropout(here.within(0).keys_B(), config.attn_pdrop, heads)
             mixed = attend(q, k, v.astype(q.dtype), mask, backend=config.attn_backend, dropout=dropped)
             mixed = mixed.astype(x_BSD.dtype)
-            attended = _plus(linear(mixed, block.w_out_NHD, 2), block.b_out_D)
+            attended = _plus(heads.leave(linear(mixed, block.w_out_NHD, 2)), block.b_out_D)
             x_BSD = x_BSD + (attended if here is None else here.within(1)(attended, config.resid_pdrop))
-            normed = layer_norm(x_BSD, block.norm_mlp_D, block.norm_mlp_bias_D, epsilon)
+            normed = inner.enter(layer_norm(x_BSD, block.norm_mlp_D, block.norm_mlp_bias_D, epsilon))
             up_BSF = _plus(linear(normed, block.w_up_DF), block.b_up_F)
             active_BSF = ACTIVATIONS[config.activation_function](up_BSF)
-            made = _plus(linear(active_BSF, block.w_down_FD), block.b_down_D)
+            made = _plus(inner.leave(linear(active_BSF, block.w_down_FD)), block.b_down_D)
             return x_BSD + (made if here is None else here.within(2)(made, config.resid_pdrop)), kept
 
         x_BSD, kept = fold_layers(
@@ -289,7 +292,7 @@ class Gpt2(eqx.Module):
             is_scanned=config.scan_layers,
             checkpointing=False if past is not None else config.gradient_checkpointing,
         )
-        return layer_norm(x_BSD, self.norm_D, self.norm_bias_D, epsilon), kept
+        return layer_norm(x_BSD, whole(self.norm_D), whole(self.norm_bias_D), epsilon), kept
 
 
 def _plus(x: Array, bias: Array | None) -> Array:

@@ -20,9 +20,10 @@ from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, 
 from ponente.models.parameters import Parameter, stacked
 from ponente.models.stack import fold_layers
 from ponente.ops.attention import Mask, attend
-from ponente.ops.embedding import lookup
+from ponente.ops.embedding import lookup_split
 from ponente.ops.gated import gated
 from ponente.ops.linear import linear
+from ponente.ops.mesh import Tensor, whole
 from ponente.ops.norm import rms_norm
 from ponente.ops.rotary import DefaultRotary, Rotary, RotaryConfig, rotary_at, rotary_from_hf, rotary_to_hf
 
@@ -217,17 +218,19 @@ class Attention(eqx.Module):
             norm_k_H=norm,
         )
 
-    def project(self, x_BSD: Array, rotary: Rotary, epsilon: float) -> tuple[Array, Array, Array]:
+    def project(self, x_BSD: Array, rotary: Rotary, epsilon: float, tensor: Tensor) -> tuple[Array, Array, Array]:
         """Queries, keys and values."""
+        x_BSD = tensor.enter(x_BSD)
         q_BSNH = _plus(linear(x_BSD, self.w_q_DNH), self.b_q_NH)
         k_BSKH = _plus(linear(x_BSD, self.w_k_DKH), self.b_k_KH)
         v_BSKH = _plus(linear(x_BSD, self.w_v_DKH), self.b_v_KH)
-        if self.norm_q_H is not None:
-            q_BSNH, k_BSKH = rms_norm(q_BSNH, self.norm_q_H, epsilon), rms_norm(k_BSKH, self.norm_k_H, epsilon)
+        if self.norm_q_H is not None and self.norm_k_H is not None:
+            q_BSNH = rms_norm(q_BSNH, tensor.enter(self.norm_q_H), epsilon)
+            k_BSKH = rms_norm(k_BSKH, tensor.enter(self.norm_k_H), epsilon)
         return rotary(q_BSNH), rotary(k_BSKH), v_BSKH
 
-    def output(self, mixed_BSNH: Array) -> Array:
-        return _plus(linear(mixed_BSNH, self.w_out_NHD, 2), self.b_out_D)
+    def output(self, mixed_BSNH: Array, tensor: Tensor) -> Array:
+        return _plus(tensor.leave(linear(mixed_BSNH, self.w_out_NHD, 2)), self.b_out_D)
 
 
 class Mlp(eqx.Module):
@@ -252,11 +255,12 @@ class Mlp(eqx.Module):
         back: Any = Parameter(inner | width, std=std)
         return cls(into, into, back, bias(inner), bias(inner), bias(width))
 
-    def __call__(self, x_BSD: Array, activation: ActivationName) -> Array:
+    def __call__(self, x_BSD: Array, activation: ActivationName, tensor: Tensor) -> Array:
+        x_BSD = tensor.enter(x_BSD)
         gate_BSF = _plus(linear(x_BSD, self.w_gate_DF), self.b_gate_F)
         up_BSF = _plus(linear(x_BSD, self.w_up_DF), self.b_up_F)
         hidden_BSF = gated(gate_BSF, up_BSF, ACTIVATIONS[activation])
-        return _plus(linear(hidden_BSF, self.w_down_FD), self.b_down_D)
+        return _plus(tensor.leave(linear(hidden_BSF, self.w_down_FD)), self.b_down_D)
 
 
 class Block(eqx.Module):
@@ -296,7 +300,7 @@ class Llama(eqx.Module):
         return cls(embed, norm if config.input_embedding_norm else None, blocks, norm, head, config)
 
     def head_DV(self) -> Array:
-        return self.embed_VD.T if self.w_head_DV is None else self.w_head_DV
+        return whole(self.embed_VD).T if self.w_head_DV is None else whole(self.w_head_DV)
 
     def hidden(self, tokens: Tokens) -> Array:
         hidden, _ = self._run(tokens, None)
@@ -308,15 +312,15 @@ class Llama(eqx.Module):
         return hidden, KeyValues(keys=keys, values=values, length_B=length_B)
 
     def _run(self, tokens: Tokens, past: KeyValues | None) -> tuple[Array, Any]:
-        config, epsilon = self.config, self.config.layer_norm_epsilon
-        x_BSD = lookup(self.embed_VD, tokens.ids_BS)
+        config, epsilon, split = self.config, self.config.layer_norm_epsilon, tokens.tensor
+        x_BSD = lookup_split(whole(self.embed_VD), tokens.ids_BS, split.of("vocab"))
         if config.input_embedding_norm:
-            x_BSD = rms_norm(x_BSD, self.norm_embed_D, epsilon)
+            x_BSD = rms_norm(x_BSD, whole(self.norm_embed_D), epsilon)
         rotary = rotary_at(config.rope, tokens.positions_BS, config.head_size, x_BSD.dtype)
 
         def layer(block: Block, x_BSD: Array, _: Array, kept: Any) -> tuple[Array, Any]:
             normed = rms_norm(x_BSD, block.norm_attention_D, epsilon)
-            q, k, v = block.attention.project(normed, rotary, epsilon)
+            q, k, v = block.attention.project(normed, rotary, epsilon, split.of("heads"))
             mask = tokens.mask
             if past is not None:
                 k, v = write_behind(kept[0], k, past.length_B), write_behind(kept[1], v, past.length_B)
@@ -325,11 +329,12 @@ class Llama(eqx.Module):
             if config.upcast_attn:
                 q, k = q.astype(jnp.float32), k.astype(jnp.float32)
             mixed = attend(q, k, v.astype(q.dtype), mask, backend=config.attn_backend).astype(x_BSD.dtype)
-            attended = block.attention.output(mixed)
+            attended = block.attention.output(mixed, split.of("heads"))
             if config.hybrid_norm:
                 attended = rms_norm(attended, block.norm_after_attention_D, epsilon)
             x_BSD = x_BSD + attended
-            made = block.mlp(rms_norm(x_BSD, block.norm_mlp_D, epsilon), config.activation_function)
+            normed = rms_norm(x_BSD, block.norm_mlp_D, epsilon)
+            made = block.mlp(normed, config.activation_function, split.of("mlp"))
             if config.hybrid_norm:
                 made = rms_norm(made, block.norm_after_mlp_D, epsilon)
             return x_BSD + made, kept
@@ -343,7 +348,7 @@ class Llama(eqx.Module):
             is_scanned=config.scan_layers,
             checkpointing=False if past is not None else config.gradient_checkpointing,
         )
-        return rms_norm(x_BSD, self.norm_D, epsilon), kept
+        return rms_norm(x_BSD, whole(self.norm_D), epsilon), kept
 
 
 def norm_of(config: LlamaConfig) -> Any:

@@ -6,7 +6,7 @@ is applied by whoever needs logits or a loss. B batch, S sequence, D width, V vo
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import draccus
@@ -18,6 +18,7 @@ from ponente.config import execution
 from ponente.models.huggingface import HfWeight
 from ponente.ops.attention import Backend, Mask
 from ponente.ops.dropout import drop
+from ponente.ops.mesh import UNSPLIT, Tensor
 
 PositionsName = Literal["document", "row"]
 ActivationName = Literal["silu", "gelu", "gelu_new", "relu"]
@@ -130,6 +131,7 @@ class Tokens:
     positions_BS: Array
     mask: Mask
     dropout: Dropout | None = None
+    tensor: Tensor = field(default=UNSPLIT, metadata={"static": True})
 
     @classmethod
     def plain(cls, ids_BS: Array) -> Self:

@@ -8,13 +8,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from ponente.config.errors import RefusedError
-from ponente.ops.kept import ATTENTION, PRODUCT
+from ponente.ops.kept import ATTENTION, PRODUCT, WHOLE
+from ponente.ops.mesh import is_split, whole
 
 Layer = TypeVar("Layer")
 
 _PRODUCTS = jax.checkpoint_policies.save_from_both_policies(
     jax.checkpoint_policies.dots_with_no_batch_dims_saveable, jax.checkpoint_policies.save_only_these_names(PRODUCT)
 )
+_ALL_BUT_WHOLE = jax.checkpoint_policies.save_anything_except_these_names(WHOLE)
 _POLICIES: dict[str, Any] = {
     "full": None,  # keep only the input of each layer
     "recompute": None,
@@ -23,7 +25,7 @@ _POLICIES: dict[str, Any] = {
         _PRODUCTS, jax.checkpoint_policies.save_only_these_names(ATTENTION)
     ),
     "attention": jax.checkpoint_policies.save_only_these_names(ATTENTION),
-    "save_all": jax.checkpoint_policies.everything_saveable,
+    "save_all": _ALL_BUT_WHOLE,
 }
 
 
@@ -39,13 +41,19 @@ def fold_layers(
     """x through all layers: `x, kept = apply(layer, x, its number, its part of extras)`.
 
     Args:
-        layers: modules whose arrays have the layers as their first axis.
+        layers: modules whose arrays have the layers as their first axis; those that are split over devices are made
+            whole for their layer, and again in the backward pass.
         extras: arrays of which each layer gets its part, such as caches; what layers keep is stacked the same way.
         is_scanned: one compiled layer in a loop, or all of them in a row.
         checkpointing: false keeps everything for the backward pass, true only the input of each layer; or a policy.
     """
     count = jax.tree.leaves(layers)[0].shape[0]
-    step = _checkpointed(apply, checkpointing, is_scanned=is_scanned)
+    is_anything_split = any(map(is_split, jax.tree.leaves(layers, is_leaf=is_split)))
+    step = _checkpointed(
+        lambda layer, *rest: apply(whole(layer), *rest),
+        "save_all" if checkpointing is False and is_anything_split else checkpointing,
+        is_scanned=is_scanned,
+    )
     if is_scanned:
         numbers = jnp.arange(count)
         return jax.lax.scan(lambda x, part: step(part[0], x, part[1], part[2]), x, (layers, numbers, extras))

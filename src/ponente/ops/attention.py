@@ -19,6 +19,7 @@ from ponente.config.errors import RefusedError
 from ponente.ops import cudnn
 from ponente.ops.dropout import drop
 from ponente.ops.kept import ATTENTION
+from ponente.ops.mesh import UNSPLIT, Tensor
 
 _BLOCK, _MOST_BLOCKS = 128, 8  # queries at once, at least; blocks, at most
 _LOWEST = -3.4e38  # instead of -inf, which would make a row without any key NaN
@@ -56,10 +57,11 @@ class Mask:
 
 @dataclass(frozen=True)
 class AttentionDropout:
-    """Dropout of attention's weights: a key for each row, and how many are dropped."""
+    """Dropout of attention's weights: a key for each row, how many are dropped, and which heads are here."""
 
     keys_B: Array
     rate: float
+    tensor: Tensor = UNSPLIT
 
 
 def attend(
@@ -182,7 +184,7 @@ def _attend_xla(
         weights = weights.astype(v.dtype)
         if dropout is not None:
             keys_B = jax.vmap(jax.random.fold_in, (0, None))(dropout.keys_B, number)
-            weights = drop(weights, keys_B, dropout.rate)
+            weights = drop(weights, keys_B, dropout.rate, dropout.tensor)
         return jnp.einsum("BKQS,BKSH->BKQH", weights, v).reshape(batch, groups, heads // groups, -1, size)
 
     parts = [mixed(number, *block) for number, block in enumerate(_blocks(queries, keys, mask, window))]

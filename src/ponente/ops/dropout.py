@@ -4,10 +4,21 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ponente.ops.mesh import UNSPLIT, Tensor
 
-def drop(x: Array, keys_B: Array, rate: float) -> Array:
-    """x with a share of its values set to 0 and the others made larger by as much."""
+
+def drop(x: Array, keys_B: Array, rate: float, tensor: Tensor = UNSPLIT) -> Array:
+    """x with a share of its values set to 0 and the others made larger by as much.
+
+    Args:
+        tensor: over which the second axis of x is split; what is dropped is as if it were not.
+    """
     if rate == 0:
         return x
-    kept = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x.shape[1:]))(keys_B)
-    return jnp.where(kept, x / (1 - rate), 0).astype(x.dtype)
+    here, rest = x.shape[1], x.shape[2:]
+
+    def kept_of(key: Array) -> Array:
+        every = jax.random.bernoulli(key, 1 - rate, (here * tensor.size, *rest))
+        return every if tensor.axis is None else jax.lax.dynamic_slice_in_dim(every, tensor.first(here), here)
+
+    return jnp.where(jax.vmap(kept_of)(keys_B), x / (1 - rate), 0).astype(x.dtype)

@@ -2,3 +2,4 @@
 
 PRODUCT = "product"  # of a weight
 ATTENTION = "attention"  # what its kernel made
+WHOLE = "whole"  # a weight, of the parts that devices have

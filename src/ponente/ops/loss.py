@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ponente.ops.gpu import MOST_NUMBERS, has_triton
+from ponente.ops.mesh import UNSPLIT, Tensor
 
 _CHUNK_LOGITS = 1 << 26  # elements of a chunk, at least: 256 MB in float32
 _CHUNK_LOGITS_GPU = 1 << 28  # a gigabyte: fewer chunks read and write the head's gradient less often
@@ -24,6 +25,7 @@ class _Head(NamedTuple):
 
     soft_cap: float | None
     vocab_size: int
+    tensor: Tensor = UNSPLIT  # over which the head's columns are split
 
     def capped(self, products: Array) -> Array:
         return products if self.soft_cap is None else self.soft_cap * jnp.tanh(products / self.soft_cap)
@@ -31,9 +33,13 @@ class _Head(NamedTuple):
     def logits(self, products: Array) -> Array:
         """Capped, and with no probability for columns without an id."""
         capped, columns = self.capped(products), products.shape[1]
-        return (
-            capped if self.vocab_size == columns else jnp.where(jnp.arange(columns) < self.vocab_size, capped, _NO_ID)
-        )
+        if self.vocab_size == columns * self.tensor.size:
+            return capped
+        return jnp.where(self.ids(columns) < self.vocab_size, capped, _NO_ID)
+
+    def ids(self, columns: int) -> Array:
+        """What so many columns, those that are here, stand for."""
+        return jnp.arange(columns) + self.tensor.first(columns)
 
 
 class LossSums(NamedTuple):
@@ -53,15 +59,19 @@ def cross_entropy_sums(
     z_loss: float = 0.0,
     soft_cap: float | None = None,
     vocab_size: int | None = None,
+    tensor: Tensor = UNSPLIT,
 ) -> LossSums:
     """Weighted sums of -log softmax(hidden · head)[target] (+ z_loss · logsumexp²).
 
     Args:
         vocab_size: how many columns of the head stand for ids; those behind them have no probability.
+        tensor: over which the columns of the head are split; rows are the same on all of its devices.
     """
-    head = _Head(soft_cap, head_DV.shape[1] if vocab_size is None else vocab_size)
+    head = _Head(soft_cap, head_DV.shape[1] * tensor.size if vocab_size is None else vocab_size, tensor)
     chunks = _chunks(hidden_RD.shape[0], head_DV)
-    loss, cross_entropy = _sums(hidden_RD, head_DV, targets_R, weights_R.astype(jnp.float32), z_loss, head, chunks)
+    loss, cross_entropy = _sums(
+        tensor.enter(hidden_RD), head_DV, targets_R, weights_R.astype(jnp.float32), z_loss, head, chunks
+    )
     return LossSums(loss, cross_entropy, weights_R.sum(dtype=jnp.float32))
 
 
@@ -128,9 +138,18 @@ def _weighted(
     products: Array, log_normalizer: Array, targets: Array, weights: Array, z_loss: float, kind: _Head
 ) -> Array:
     """Loss and cross-entropy, summed over rows."""
-    entropies = log_normalizer - kind.capped(jnp.take_along_axis(products, targets[:, None], axis=-1)[:, 0])
+    entropies = log_normalizer - kind.capped(_of_targets(products, targets, kind.tensor))
     losses = entropies + z_loss * log_normalizer**2
     return jnp.stack([(losses * weights).sum(), (entropies * weights).sum()])
+
+
+def _of_targets(products: Array, targets: Array, tensor: Tensor) -> Array:
+    if tensor.axis is None:
+        return jnp.take_along_axis(products, targets[:, None], axis=-1)[:, 0]
+    columns = products.shape[1]
+    place = targets - tensor.first(columns)
+    found = jnp.take_along_axis(products, jnp.clip(place, 0, columns - 1)[:, None], axis=-1)[:, 0]
+    return tensor.sum(jnp.where((place >= 0) & (place < columns), found, 0))
 
 
 def _slopes(
@@ -139,7 +158,7 @@ def _slopes(
     """The gradient of the loss by the products, each once read."""
     logits = kind.logits(products)
     slope = weights * (1 + 2 * z_loss * log_normalizer)
-    is_target = jnp.arange(logits.shape[1])[None, :] == targets[:, None]
+    is_target = kind.ids(logits.shape[1])[None, :] == targets[:, None]
     by_logits = jnp.exp(logits - log_normalizer[:, None]) * slope[:, None] - is_target * weights[:, None]
     if kind.soft_cap is not None:
         by_logits = by_logits * (1 - (logits / kind.soft_cap) ** 2)
@@ -147,11 +166,22 @@ def _slopes(
 
 
 def _log_normalizer(products: Array, kind: _Head) -> Array:
-    """Of each row. Our kernel takes products as they are, so that logits without those columns are never written."""
-    if kind.soft_cap is None and products.size <= MOST_NUMBERS and has_triton():
+    """Of each row, over all columns, those of other devices too."""
+    here = _log_normalizer_here(products, kind)
+    if kind.tensor.axis is None:
+        return here
+    largest = kind.tensor.max(here)
+    return jnp.log(kind.tensor.sum(jnp.exp(here - largest))) + largest
+
+
+def _log_normalizer_here(products: Array, kind: _Head) -> Array:
+    """Our kernel takes products of a whole head as they are: logits without the unused columns are never written."""
+    is_whole = kind.tensor.axis is None and kind.soft_cap is None
+    logits = products if is_whole else kind.logits(products)
+    if products.size <= MOST_NUMBERS and has_triton():
         from ponente.ops.loss_kernel import log_normalizer
 
-        return log_normalizer(products, kind.vocab_size)
+        return log_normalizer(logits, kind.vocab_size if is_whole else logits.shape[1])
     logits = kind.logits(products)
     maximum = logits.max(axis=-1)
     normalizer: Array = jnp.log(jnp.exp(logits - maximum[:, None]).sum(axis=-1)) + maximum
@@ -162,13 +192,14 @@ def _split(parts: tuple[Array, ...], chunks: int) -> tuple[Array, ...]:
     return tuple(part.reshape(chunks, -1, *part.shape[1:]) for part in parts)
 
 
-def entropy_sum(hidden_RD: Array, head_DV: Array, weights_R: Array, vocab_size: int) -> Array:
+def entropy_sum(hidden_RD: Array, head_DV: Array, weights_R: Array, vocab_size: int, tensor: Tensor = UNSPLIT) -> Array:
     """The weighted sum of the entropies of softmax(hidden · head), in nats."""
-    kind = _Head(None, vocab_size)
+    kind = _Head(None, vocab_size, tensor)
 
     def chunk(total: Array, part: tuple[Array, ...]) -> tuple[Array, None]:
-        log_probabilities = jax.nn.log_softmax(kind.logits(_products(part[0], head_DV)))
-        entropies = -jnp.sum(jnp.exp(log_probabilities) * log_probabilities, axis=-1)
+        products = _products(part[0], head_DV)
+        log_probabilities = kind.logits(products) - _log_normalizer(products, kind)[:, None]
+        entropies = -tensor.sum(jnp.sum(jnp.exp(log_probabilities) * log_probabilities, axis=-1))
         return total + (entropies * part[1]).sum(), None
 
     chunks = _chunks(hidden_RD.shape[0], head_DV)

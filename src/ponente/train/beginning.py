@@ -16,6 +16,7 @@ from ponente.models.saved import checkpoint_in
 from ponente.models.vocabulary import padded
 from ponente.store.checkpoint import CheckpointMetadata, load, read_metadata, whole_checkpoints
 from ponente.train.config import TrainConfig
+from ponente.train.mesh import state_shardings
 from ponente.train.setup import ModelSetup, Setup
 from ponente.train.state import TrainState, first_state, named_arrays, state_of, with_arrays
 from ponente.train.trainer import TrainerConfig
@@ -112,8 +113,13 @@ def begin(setup: Setup, resumption: Resumption | None) -> TrainState:
 
 
 def _first(setup: Setup) -> TrainState:
-    state: TrainState = jax.jit(lambda: _traced(setup, setup.optimizer))()
+    state: TrainState = jax.jit(lambda: _traced(setup, setup.optimizer), out_shardings=_shardings(setup))()
     return state
+
+
+def _shardings(setup: Setup) -> Any:
+    """Where each array of the state lies; None: on the one device."""
+    return None if setup.layout is None else jax.tree.map(lambda leaf: leaf.sharding, abstract_state(setup))
 
 
 def abstract_state(setup: Setup) -> TrainState:
@@ -122,9 +128,15 @@ def abstract_state(setup: Setup) -> TrainState:
 
 
 def abstract_state_of(model: ModelSetup, optimizer: optax.GradientTransformation) -> TrainState:
-    """The shapes of the state of a run of this model, whatever its data."""
+    """The shapes of the state of a run of this model, whatever its data, and how it lies on several devices."""
     shapes: TrainState = jax.eval_shape(lambda: _traced(model, optimizer))
-    return shapes
+    if model.layout is None:
+        return shapes
+    places = state_shardings(model.layout, model.specs, shapes)
+    placed: TrainState = jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places
+    )
+    return placed
 
 
 def _traced(model: ModelSetup, optimizer: optax.GradientTransformation) -> TrainState:
@@ -156,6 +168,9 @@ def _weights(setup: Setup, path: str, *, is_partial: bool) -> Any:
 
 
 def _with_weights(setup: Setup, model: Any) -> TrainState:
-    is_averaged = setup.config.trainer.model_averaging is not None
-    state: TrainState = jax.jit(lambda model: state_of(model, setup.optimizer, is_averaged=is_averaged))(model)
+    is_averaged, places = setup.config.trainer.model_averaging is not None, _shardings(setup)
+    model = model if places is None else jax.device_put(model, places.model)
+    state: TrainState = jax.jit(
+        lambda model: state_of(model, setup.optimizer, is_averaged=is_averaged), out_shardings=places
+    )(model)
     return state

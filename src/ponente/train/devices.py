@@ -9,6 +9,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from ponente.config.errors import RefusedError
+from ponente.ops.mesh import Layout
 from ponente.train.memory import keep_memory
 from ponente.train.trainer import TrainerConfig
 
@@ -33,8 +34,6 @@ def prepare_devices(trainer: TrainerConfig) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     for key, value in {**_DEFAULTS, **trainer.jax_config}.items():
         jax.config.update(key, value)
-    if jax.default_backend() != "cpu" and len(jax.devices()) > 1:
-        logger.warning("found %d devices, of which one is used (not yet: several)", len(jax.devices()))
     if trainer.require_accelerator and jax.default_backend() == "cpu":
         raise RefusedError(
             "found no accelerator (JAX sees CPUs alone), but trainer.require_accelerator: true; needed a GPU or TPU. "
@@ -42,7 +41,10 @@ def prepare_devices(trainer: TrainerConfig) -> None:
         )
 
 
-def describe_devices() -> str:
-    """The devices in words: `1 NVIDIA H200`."""
-    devices = jax.devices()
-    return f"{len(devices)} {devices[0].device_kind}"
+def describe_devices(layout: Layout | None) -> str:
+    """The devices in words: `8 NVIDIA H200 (data 4, model 2)`."""
+    kind = jax.devices()[0].device_kind
+    if layout is None:
+        return f"1 {kind}"
+    axes = ", ".join(f"{name} {size}" for name, size in layout.mesh.shape.items() if size > 1)
+    return f"{layout.mesh.size} {kind} ({axes})"

@@ -10,6 +10,7 @@ from ponente.config.errors import RefusedError
 from ponente.models.parameters import path_name
 from ponente.ops.fp8 import Fp8Weight
 from ponente.ops.gpu import capability
+from ponente.ops.mesh import is_split
 
 Tree = TypeVar("Tree")
 
@@ -39,7 +40,7 @@ def check_fp8_device() -> None:
 def with_fp8_products(model: Tree) -> Tree:
     """The model with the weights of its layers marked as those to be multiplied with in 8 bits."""
     marked: Tree = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: Fp8Weight(leaf) if _is_of_products(path_name(path)) else leaf, model
+        lambda path, leaf: Fp8Weight(leaf) if _is_of_products(path_name(path)) else leaf, model, is_leaf=is_split
     )
     return marked
 

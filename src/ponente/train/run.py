@@ -32,6 +32,7 @@ from ponente.train.config import TrainConfig
 from ponente.train.devices import describe_devices, prepare_devices
 from ponente.train.export import ExportHook, export_hook
 from ponente.train.loop import Every, Hook, Loop, StepReport
+from ponente.train.mesh import batch_sharding
 from ponente.train.objective import rows_together
 from ponente.train.profiling import Profiler
 from ponente.train.quantization import check_fp8_device
@@ -82,7 +83,7 @@ def train(config: TrainConfig, *, make_evaluate: MakeEvaluate | None = None) -> 
         prepare_devices(config.trainer)
         if config.trainer.has_fp8:
             check_fp8_device()
-        logger.info("run %s on %s", run_id, describe_devices())
+        logger.info("run %s on %s", run_id, describe_devices(config.trainer.mesh.layout(jax.devices())))
         resumption = find_resumption(config.trainer, run_id)
         if resumption is None:
             check_sources(config)
@@ -139,11 +140,16 @@ class _Life:
             asked_to_stop=self._stack.enter_context(noting_signals()),
             placing=(placing := threading.Lock()),
         )
-        sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         blocks_documents, compute = setup.shape.blocks_documents, trainer.precision.compute
-        together = rows_together(setup.model, compute, trainer.microbatch, blocks_documents=blocks_documents)
+        parts = 1 if setup.layout is None else setup.layout.row_parts
+        together = rows_together(setup.model, compute, trainer.microbatch, parts, blocks_documents=blocks_documents)
         with Loader(
-            setup.data.stream, sharding, start=first, stop=setup.steps, rows_together=together, placing=placing
+            setup.data.stream,
+            batch_sharding(setup.layout),
+            start=first,
+            stop=setup.steps,
+            rows_together=together,
+            placing=placing,
         ) as loader:
             state, done = loop.run(state, loader, first)
         if done < setup.steps:
@@ -192,7 +198,7 @@ class _Life:
             self._config,
             run_id=self._run_id,
             first_step=first,
-            devices=describe_devices(),
+            devices=describe_devices(setup.layout),
             extra={"orders": orders, "parameters": parameters},
         )
         tracker.log_summary({"parameter_count": float(parameters), "num_train_steps": float(setup.steps)})
@@ -283,6 +289,8 @@ def step_settings(model: ModelSetup, optimizer: optax.GradientTransformation, st
         learning_rates=config.optimizer.learning_rates(steps),
         precision=trainer.precision,
         has_fp8=trainer.has_fp8,
+        layout=model.layout,
+        specs=model.specs,
         seed=trainer.seed,
         vocab_size=model.vocab_size,
         blocks_documents=config.shape().blocks_documents,
@@ -298,5 +306,5 @@ def lower_step(config: TrainConfig) -> jax.stages.Lowered:
     model = set_up_model(config)
     config, steps = model.config, model.config.trainer.num_train_steps or 1
     optimizer = config.optimizer.build(model.parameters, steps)
-    batch = abstract_batch(config.shape(), config.batches.schedule().size(0))
+    batch = abstract_batch(config.shape(), config.batches.schedule().size(0), batch_sharding(model.layout))
     return TrainStep(step_settings(model, optimizer, steps)).lower(abstract_state_of(model, optimizer), batch)

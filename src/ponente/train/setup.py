@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import jax
 import optax
 
 from ponente.batches.shape import BatchShape
@@ -18,10 +19,12 @@ from ponente.models.families import lm_config_from_hf
 from ponente.models.hf_folder import HfModelFolder, open_hf_model
 from ponente.models.lm import LmConfig
 from ponente.models.vocabulary import padded
+from ponente.ops.mesh import Layout
 from ponente.tokens.load import load_tokenizer
 from ponente.tokens.tokenizer import Tokenizer
 from ponente.train.config import TrainConfig
 from ponente.train.data.caches import OpenData, open_data
+from ponente.train.mesh import check_rows, specs_of
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +48,16 @@ class ModelSetup:
     def parameters(self) -> Any:
         """The tree of `Parameter`s."""
         return self.model.parameters(padded(self.vocab_size))
+
+    @cached_property
+    def layout(self) -> Layout | None:
+        """How the run lies on its devices; None: it has one."""
+        return self.config.trainer.mesh.layout(jax.devices())
+
+    @cached_property
+    def specs(self) -> Any:
+        """With a layout, how each parameter is split."""
+        return None if self.layout is None else specs_of(self.layout, self.parameters)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +116,8 @@ def set_up(config: TrainConfig, recorded: Mapping[str, Mapping[str, object]] | N
         untrained=[name for name in config.data.components if name not in opened.train],
         recorded=recorded,
     )
+    check_rows(model.layout, config.trainer.batch_sizes, config.trainer.microbatch)
+    _ = model.specs
     steps = config.trainer.steps(data.stream)
     if config.epoch:
         steps = min(steps, data.stream.steps_for_epochs(config.epoch))

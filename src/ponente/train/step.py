@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from jax.sharding import PartitionSpec
 
 from ponente.batches.batch import Batch
-from ponente.config.errors import RefusedError
 from ponente.models.lm import Dropout
+from ponente.ops.mesh import UNSPLIT, Layout
 from ponente.train.norms import norm, squares
 from ponente.train.objective import loss_sums
 from ponente.train.precision import Precision
@@ -54,9 +55,11 @@ class StepSettings:
     vocab_size: int
     blocks_documents: bool
     z_loss: float
-    microbatch: int | None  # rows at once; None: all
+    microbatch: int | None  # rows of a device at once; None: all
     average_beta: float | None  # None: no average
     watch: WatchConfig
+    layout: Layout | None = None  # None: one device
+    specs: Any = None  # with a layout, how each parameter is split
 
 
 class TrainStep:
@@ -82,7 +85,12 @@ class TrainStep:
 
     def lower(self, state: TrainState, batch: Batch, *, has_histograms: bool = False) -> jax.stages.Lowered:
         """The step as a program that is not compiled yet; shapes of the state and the batch are enough."""
-        step = jax.jit(lambda *both: _step(self._settings, *both, has_histograms=has_histograms), donate_argnums=0)
+        stays = None if self._settings.layout is None else (jax.tree.map(lambda array: array.sharding, state), None)
+        step = jax.jit(
+            lambda *both: _step(self._settings, *both, has_histograms=has_histograms),
+            donate_argnums=0,
+            out_shardings=stays,
+        )
         return step.lower(state, batch)
 
     def _program(self, state: TrainState, batch: Batch, has_histograms: bool) -> Any:
@@ -127,12 +135,38 @@ def _step(
 def _gradients(
     settings: StepSettings, state: TrainState, batch: Batch, weight: Array
 ) -> tuple[tuple[Array, Array], Any]:
-    """Loss, cross-entropy and gradients of a whole batch, which may be taken a few rows at a time."""
-    rows = batch.tokens_BS.shape[0]
+    """Loss, cross-entropy and gradients of a whole batch; each device takes its rows, and its part of the model."""
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(settings.seed), _DROPOUT), state.step)
+    rows_B = jnp.arange(batch.tokens_BS.shape[0])
+    layout, specs = settings.layout, settings.specs
+    if layout is None:
+        return _gradients_here(settings, state.model, batch, rows_B, key, weight)
+
+    def of_part(*part: Any) -> tuple[tuple[Array, Array], Any]:
+        losses, gradients = _gradients_here(settings, *part)
+        return (layout.over_rows(losses[0]), layout.over_rows(losses[1])), layout.summed(gradients, specs)
+
+    whole, rows = PartitionSpec(), layout.batch_spec
+    every_device = jax.shard_map(
+        of_part,
+        mesh=layout.mesh,
+        in_specs=(specs, rows, rows, whole, whole),
+        out_specs=((whole, whole), specs),
+        check_vma=False,
+    )
+    made: tuple[tuple[Array, Array], Any] = every_device(state.model, batch, rows_B, key, weight)
+    return made
+
+
+def _gradients_here(
+    settings: StepSettings, model: Any, batch: Batch, rows_B: Array, key: Array, weight: Array
+) -> tuple[tuple[Array, Array], Any]:
+    """Loss, cross-entropy and gradients of the rows of one device, which may be taken a few at a time."""
+    rows, layout = batch.tokens_BS.shape[0], settings.layout
 
     def loss(model: Any, part: Batch, rows_B: Array) -> tuple[Array, Array]:
         cast = settings.precision.for_computing(model)
+        cast = cast if layout is None else layout.parts(cast, settings.specs)
         sums = loss_sums(
             with_fp8_products(cast) if settings.has_fp8 else cast,
             part,
@@ -140,32 +174,22 @@ def _gradients(
             blocks_documents=settings.blocks_documents,
             dropout=Dropout(key=key, rows_B=rows_B),
             z_loss=settings.z_loss,
+            tensor=UNSPLIT if layout is None else layout.inside(),
         )
         return sums.loss / weight, sums.cross_entropy / weight
 
     value_and_gradient = jax.value_and_grad(loss, has_aux=True)
     if settings.microbatch is None or settings.microbatch == rows:
-        return value_and_gradient(state.model, batch, jnp.arange(rows))
+        return value_and_gradient(model, batch, rows_B)
 
     def add(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, value_and_gradient(state.model, *part)), None
+        return jax.tree.map(jnp.add, total, value_and_gradient(model, *part)), None
 
     parts = jax.tree.map(
         lambda array: array.reshape(rows // settings.microbatch, settings.microbatch, *array.shape[1:]),
-        (batch, jnp.arange(rows)),
+        (batch, rows_B),
     )
-    nothing = ((jnp.zeros(()), jnp.zeros(())), jax.tree.map(jnp.zeros_like, state.model))
+    nothing = ((jnp.zeros(()), jnp.zeros(())), jax.tree.map(jnp.zeros_like, model))
     total, _ = jax.lax.scan(add, nothing, parts)
     whole: tuple[tuple[Array, Array], Any] = total
     return whole
-
-
-def check_microbatch(microbatch: int | None, sizes: list[int]) -> None:
-    """Refuses a number of rows at once that does not divide a batch, and names the nearest that does."""
-    for size in sizes:
-        if microbatch is not None and (microbatch > size or size % microbatch):
-            fitting = max(rows for rows in range(1, min(size, microbatch) + 1) if size % rows == 0)
-            raise RefusedError(
-                f"found trainer.per_device_parallelism: {microbatch} for a batch of {size} rows; needed one that "
-                f"divides it. Set {fitting}, or -1 for the whole batch at once."
-            )

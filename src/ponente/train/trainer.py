@@ -10,10 +10,10 @@ from ponente.config.errors import RefusedError
 from ponente.train.averaging import AveragingConfig
 from ponente.train.checkpointer import CheckpointerConfig
 from ponente.train.length import RunLength
+from ponente.train.mesh import MeshConfig, check_rows
 from ponente.train.precision import Precision
 from ponente.train.profiling import ProfilerConfig
 from ponente.train.quantization import QuantizationConfig
-from ponente.train.step import check_microbatch
 from ponente.train.trackers import LocalTrackerConfig, TrackerConfig
 from ponente.train.watch import WatchConfig
 from ponente.train.watchdog import WatchdogConfig
@@ -45,6 +45,7 @@ class TrainerConfig(RunLength):
     jax_compilation_cache_dir: str | None = execution(None)
     require_accelerator: bool | None = execution(None)
     deterministic: bool = execution(False)
+    mesh: MeshConfig = execution(default_factory=MeshConfig)
     progress_watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     checkpointer: CheckpointerConfig = field(default_factory=CheckpointerConfig)
 
@@ -57,8 +58,14 @@ class TrainerConfig(RunLength):
         return self.quantization is not None and self.quantization.fp8
 
     @property
+    def batch_sizes(self) -> list[int]:
+        """All sizes that batches have in the course of a run."""
+        given = self.train_batch_size
+        return [one.value for one in given] if isinstance(given, list) else [given]
+
+    @property
     def microbatch(self) -> int | None:
-        """Rows at once in training; None for all."""
+        """Rows of a device at once in training; None for all."""
         return None if self.per_device_parallelism == -1 else self.per_device_parallelism
 
     @property
@@ -77,8 +84,8 @@ class TrainerConfig(RunLength):
         for key in ("steps_per_eval", "max_eval_batches"):
             if (number := getattr(self, key)) is not None and number < 1:
                 raise RefusedError(f"found trainer.{key}: {number}; needed 1 or more. Change it.")
-        sizes = self.train_batch_size if isinstance(self.train_batch_size, list) else None
-        check_microbatch(self.microbatch, [self.train_batch_size] if sizes is None else [one.value for one in sizes])  # type: ignore[list-item]
+        self.mesh.check()
+        check_rows(None, self.batch_sizes, self.microbatch)
         for key in self.jax_config:
             if not hasattr(jax.config, key):
                 raise RefusedError(f"found trainer.jax_config.{key}; needed a setting that JAX has. Remove it.")

@@ -111,8 +111,7 @@ model: {type: llama, max_seq_len: 128}
 trainer:
   tracker: {type: wandb, project: p, tags: [a]}
   profiler: {enabled: true, start_step: 7, num_steps: 3}
-  model_axis_size: 2
-  fsdp_axis: embed
+  mesh: {axes: {model: 2}, param_mapping: {embed: data}}
 optimizer: {learning_rate: 1.0e-4, decay: 0.2}
 """
 
@@ -309,11 +308,36 @@ def test_what_was_rewritten_keeps_its_place() -> None:
     assert tree.place(("trainer", "tracker", "0", "project")).where == "flag --trainer.wandb.project"
 
 
-def test_meshes_of_either_schema_stay_as_they_are() -> None:
-    flat = {"fsdp_axis": "embed", "batch_axis": "batch", "tensor_parallel_axes": ["mlp"], "replica_dcn_axis_size": 2}
-    mesh = {"mesh": {"axes": {"data": -1}, "param_mapping": {"embed": "data"}}}
-    for trainer in (flat, mesh):
-        assert rewrite({"trainer": trainer}).raw == {"trainer": trainer}
+@pytest.mark.parametrize(
+    ("flat", "mesh"),
+    [
+        ({"fsdp_axis": "embed"}, {"param_mapping": {"embed": "data"}}),
+        ({"fsdp_axis": ["mlp", "vocab"]}, {"param_mapping": {"embed": None, "mlp": "data", "vocab": "data"}}),
+        ({"fsdp_axis": None}, {"param_mapping": {"embed": None}}),
+        ({"tensor_parallel_axes": ["mlp"]}, {"shared_mapping": {"heads": None, "mlp": "model", "vocab": None}}),
+        ({"tensor_parallel_axes": None, "model_axis_size": None, "mesh": None}, None),
+        ({"model_axis_size": 2, "replica_ici_axis_size": 4}, {"axes": {"model": 2, "replica": 4}}),
+        (
+            {"replica_dcn_axis_size": 2, "batch_axis": "batch"},
+            {"dcn_axes": {"replica_dcn": 2}, "batch_axis_name": "batch"},
+        ),
+        (
+            {"axis_resources": {"batch": "data", "mlp": "model"}, "parameter_axis_resources": {"embed": "data"}},
+            {
+                "compute_mapping": {"batch": "data"},
+                "shared_mapping": {"mlp": "model"},
+                "param_mapping": {"embed": "data"},
+            },
+        ),
+        ({"mesh": {"axes": {"data": -1}}, "model_axis_size": 2}, {"axes": {"data": -1, "model": 2}}),
+    ],
+)
+def test_parallelism_of_the_older_schema_is_a_mesh(flat: dict[str, Any], mesh: dict[str, Any] | None) -> None:
+    assert rewrite({"trainer": flat}).raw == {"trainer": {} if mesh is None else {"mesh": mesh}}
+
+
+def test_an_axis_that_is_no_name_is_told_with_its_place() -> None:
+    assert "trainer.fsdp_axis = 3" in error_of({"trainer": {"fsdp_axis": 3}})
 
 
 def test_cooldown_is_decay_with_a_warning() -> None:

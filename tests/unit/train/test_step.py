@@ -15,10 +15,11 @@ from ponente.models.llama import LlamaConfig
 from ponente.models.lm import LmConfig
 from ponente.models.parameters import initialize
 from ponente.train.finiteness import NotFiniteError, check_finite
+from ponente.train.mesh import check_rows
 from ponente.train.optimizers import AdamConfig
 from ponente.train.precision import Precision
 from ponente.train.state import TrainState, named_arrays, state_of, with_arrays
-from ponente.train.step import StepSettings, TrainStep, check_microbatch
+from ponente.train.step import StepSettings, TrainStep
 from ponente.train.watch import WatchConfig, watched_metrics
 
 VOCAB, ROWS, LENGTH = 61, 8, 16
@@ -255,11 +256,11 @@ def test_a_precision_that_is_none_is_refused(text: str) -> None:
 
 
 def test_rows_at_once_that_do_not_divide_a_batch_are_refused_with_the_nearest_that_do() -> None:
-    check_microbatch(4, [8, 12])
+    check_rows(None, [8, 12], 4)
     with pytest.raises(RefusedError, match=r"per_device_parallelism: 5 for a batch of 12 rows.* Set 4"):
-        check_microbatch(5, [12])
+        check_rows(None, [12], 5)
     with pytest.raises(RefusedError, match="Set 8"):
-        check_microbatch(16, [8])
+        check_rows(None, [8], 16)
 
 
 def test_infinite_numbers_stop_the_run_by_their_own_key() -> None:

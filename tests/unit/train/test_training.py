@@ -27,11 +27,13 @@ from ponente.models.saved import load_saved_model
 from ponente.store.checkpoint import CheckpointError, read_metadata, whole_checkpoints
 from ponente.store.metrics import read_metrics
 from ponente.store.token_cache.cache import open_cache
+from ponente.train.beginning import begin
 from ponente.train.config import TrainConfig, load_train_config
 from ponente.train.export_command import export_checkpoint
 from ponente.train.finiteness import NotFiniteError
 from ponente.train.run import TrainResult
 from ponente.train.run_record import read_run_record
+from ponente.train.setup import set_up
 from ponente.train.signals import Preempted
 
 
@@ -158,6 +160,60 @@ def test_products_in_8_bits_differ_a_little(site: Site, caplog: pytest.LogCaptur
     assert "products in 8 bits are imitated on this device" in caplog.text
     difference = abs(site.losses("fp8")[-1] - site.losses("exact")[-1])
     assert 0 < difference < 0.05
+
+
+MESH = ("--trainer.train_batch_size", "8", "--model.num_heads", "4", "--model.num_kv_heads", "2")
+
+
+def test_a_run_on_a_mesh_is_that_of_one_device(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    flags = (*MESH, "--log_entropy", "true", "--hf_save_path", str(site.folder / "exports"))
+    one = site.train(*flags, run="one")
+    with caplog.at_level("INFO"):
+        several = site.train(*flags, "--trainer.mesh.axes", "{data: 4, model: 2}", run="several")
+    assert "(data 4, model 2)" in caplog.text
+    np.testing.assert_allclose(site.losses("several"), site.losses("one"), rtol=1e-5)
+    for name in ("eval/loss", "eval/entropy", "eval/bpb"):
+        assert several.metrics[name] == pytest.approx(one.metrics[name], rel=1e-5)
+    assert one.exported is not None and several.exported is not None
+    expected, found = (load_file(Path(place) / "model.safetensors") for place in (one.exported, several.exported))
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-3, atol=1e-5, err_msg=name)
+    config = site.load(*MESH, "--trainer.mesh.axes", "{data: 8}", "--initialize_from_hf", several.exported)
+    begun = begin(set_up(config), None)
+    assert begun.model.embed_VD.sharding.num_devices == 8
+    saved = load_saved_model(several.checkpoint).weights
+    np.testing.assert_array_equal(begun.model.blocks.mlp.w_up_DF, saved.blocks.mlp.w_up_DF)
+    lower = ("--trainer.mesh.axes", "{data: 4, model: 2}", "--checkpoint_path", several.checkpoint)
+    assert evaluate_saved(str(site.config), [*MESH, *lower])["eval/loss"] == pytest.approx(several.metrics["eval/loss"])
+
+
+def test_a_checkpoint_of_one_mesh_is_loaded_on_any_other_bit_for_bit(site: Site) -> None:
+    meshes = {"eight": "{data: 4, model: 2}", "two": "{replica: 2, data: 1}", "one": "{data: 1}"}
+    for name, axes in meshes.items():
+        site.train(*MESH, "--trainer.num_train_steps", "2", "--trainer.mesh.axes", axes, run=name)
+    saved = {name: load_saved_model(str(site.folder / "checkpoints" / name)).weights for name in meshes}
+    for name, weights in saved.items():
+        for other, axes in meshes.items():
+            place = str(site.folder / "checkpoints" / name)
+            config = site.load(*MESH, "--trainer.mesh.axes", axes, "--initialize_model_from_checkpoint_path", place)
+            state = begin(set_up(config), None)
+            for one, two in zip(jax.tree.leaves(state.model), jax.tree.leaves(weights), strict=True):
+                np.testing.assert_array_equal(one, two, err_msg=f"{name} on {other}")
+
+
+@pytest.mark.parametrize("axes", ["{data: 8}", "{model: 2, data: 2, replica: 2}"])
+def test_a_run_on_a_mesh_goes_on_bit_for_bit_on_it_and_nearly_so_on_another(site: Site, axes: str) -> None:
+    flags = (*MESH, "--trainer.checkpointer.keep", "[{every: 2}]", "--trainer.mesh.axes")
+    site.train(*flags, axes, run="whole")
+    place = str(site.folder / "checkpoints" / "whole" / "step-2")
+    for run, mesh in (("same", axes), ("other", "{data: 1}")):
+        site.train(*flags, mesh, "--trainer.load_checkpoint_path", place, run=run)
+    whole, same, other = (site.losses(run) for run in ("whole", "same", "other"))
+    assert len(whole) == 4 and same == whole[2:]
+    np.testing.assert_allclose(other, whole[2:], rtol=1e-5)
+    last = [load_saved_model(str(site.folder / "checkpoints" / run)).weights for run in ("whole", "same")]
+    for one, two in zip(*map(jax.tree.leaves, last), strict=True):
+        np.testing.assert_array_equal(one, two)
 
 
 def test_rows_shorter_than_the_model_may_see(site: Site) -> None:

@@ -1,0 +1,182 @@
+"""Steps on eight devices against one: losses, gradients, what each device holds, and which collectives there are."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType
+from unit.train.test_step import batch
+
+from ponente.config.errors import RefusedError
+from ponente.models.gpt2 import Gpt2Config
+from ponente.models.llama import LlamaConfig
+from ponente.models.lm import LmConfig
+from ponente.models.parameters import initialize
+from ponente.ops.mesh import Layout
+from ponente.train.mesh import MeshConfig, check_rows, specs_of, state_shardings
+from ponente.train.precision import Precision
+from ponente.train.state import named_arrays, state_of
+from ponente.train.step import StepSettings, TrainStep
+from ponente.train.watch import WatchConfig
+
+VOCAB, PADDED = 61, 64
+SPLIT = frozenset({"heads", "kv_heads", "mlp", "vocab"})
+LLAMA = LlamaConfig(
+    max_seq_len=16, hidden_dim=32, intermediate_dim=48, num_layers=3, num_heads=8, num_kv_heads=8, use_qk_norm=True
+)
+GPT2 = Gpt2Config(max_seq_len=16, hidden_dim=32, num_layers=2, num_heads=8)  # with dropout
+SHAPES = {  # replica, data, model
+    "fsdp 8": (1, 8, 1),
+    "tensor 8": (1, 1, 8),
+    "fsdp 4 x tensor 2": (1, 4, 2),
+    "replica 2 x fsdp 4": (2, 4, 1),
+    "replica 2 x fsdp 2 x tensor 2": (2, 2, 2),
+}
+
+
+def layout_of(shape: tuple[int, int, int], split: frozenset[str] = SPLIT) -> Layout:
+    mesh = jax.make_mesh(shape, ("replica", "data", "model"), axis_types=(AxisType.Auto,) * 3)
+    return Layout(mesh, ("replica", "data"), {"embed": ("data",)}, split if shape[2] > 1 else frozenset())
+
+
+def settings(**changes: Any) -> StepSettings:
+    plain: dict[str, Any] = {
+        "optimizer": optax.trace(0.0),  # whose state are the gradients
+        "learning_rates": lambda step: 1.0,
+        "precision": Precision.of("f32"),
+        "has_fp8": False,
+        "seed": 0,
+        "vocab_size": VOCAB,
+        "blocks_documents": True,
+        "z_loss": 1e-3,
+        "microbatch": None,
+        "average_beta": None,
+        "watch": WatchConfig(),
+    }
+    return StepSettings(**(plain | changes))
+
+
+def step_on(
+    model: LmConfig, shape: tuple[int, int, int], split: frozenset[str] = SPLIT, **changes: Any
+) -> tuple[Any, Any]:
+    """The state after a step and what it told, on a mesh."""
+    layout = layout_of(shape, split)
+    specs = specs_of(layout, model.parameters(PADDED))
+    given = settings(layout=layout, specs=specs, **changes)
+    state = state_of(initialize(model.parameters(PADDED), 0), given.optimizer, is_averaged=False)
+    placed = jax.device_put(state, state_shardings(layout, specs, state))
+    return TrainStep(given)(placed, jax.device_put(batch(), layout.sharding(layout.batch_spec)), 0)
+
+
+def step_on_one(model: LmConfig, **changes: Any) -> tuple[Any, Any]:
+    given = settings(**changes)
+    state = state_of(initialize(model.parameters(PADDED), 0), given.optimizer, is_averaged=False)
+    return TrainStep(given)(state, batch(), 0)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+@pytest.mark.parametrize("microbatch", [None, 1])
+def test_a_step_of_llama_is_that_of_one_device(shape: tuple[int, int, int], microbatch: int | None) -> None:
+    assert_equal_steps(step_on(LLAMA, shape, microbatch=microbatch), step_on_one(LLAMA))
+
+
+@pytest.mark.parametrize("split", [{"mlp"}, {"heads", "kv_heads"}, {"vocab"}])
+def test_what_is_split_may_be_chosen(split: set[str]) -> None:
+    assert_equal_steps(step_on(LLAMA, (1, 2, 4), frozenset(split)), step_on_one(LLAMA))
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 2)])
+def test_a_step_of_gpt2_is_that_of_one_device_with_the_same_dropout(shape: tuple[int, int, int]) -> None:
+    assert_equal_steps(step_on(GPT2, shape), step_on_one(GPT2))
+
+
+def test_each_device_holds_its_part_of_the_state_and_no_more() -> None:
+    big = LlamaConfig(max_seq_len=16, hidden_dim=64, intermediate_dim=256, num_layers=2, num_heads=8, num_kv_heads=8)
+    layout = layout_of((1, 8, 1))
+    specs, given = specs_of(layout, big.parameters(PADDED)), settings(optimizer=optax.adam(1e-3), layout=layout)
+    state = jax.eval_shape(lambda: state_of(initialize(big.parameters(PADDED), 0), given.optimizer, is_averaged=False))
+    places = state_shardings(layout, specs, state)
+    part, whole = 0, 0
+    for leaf, place in zip(jax.tree.leaves(state), jax.tree.leaves(places), strict=True):
+        part += int(np.prod(place.shard_shape(leaf.shape))) * leaf.dtype.itemsize
+        whole += leaf.size * leaf.dtype.itemsize
+    assert part <= 1.05 * whole / 8
+
+
+def test_a_step_moves_what_the_layout_says_and_nothing_else() -> None:
+    """FSDP: weights are gathered forward and backward, gradients scattered; only scalars and norms are summed."""
+    program = lowered(LLAMA, (1, 8, 1)).as_text()
+    specs = jax.tree.leaves(specs_of(layout_of((1, 8, 1)), LLAMA.parameters(PADDED)))
+    weights = sum(spec_has(spec, "data") for spec in specs)
+    assert program.count("all_gather") >= weights
+    assert program.count("reduce_scatter") >= weights
+    assert "all_to_all" not in program and "collective_permute" not in program
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        (MeshConfig(axes={"date": 2}), r"found trainer.mesh.axes.date; needed replica_dcn, replica, data, model"),
+        (MeshConfig(axes={"data": 0}), r"found trainer.mesh.axes.data: 0; needed 1 or more, or -1"),
+        (MeshConfig(axes={"data": 3, "model": 4}), r"found trainer.mesh.axes .* on 8 devices"),
+        (MeshConfig(axes={"model": 3}), r"found trainer.mesh.axes .* on 8 devices"),
+        (MeshConfig(compute_mapping={"embed": "data"}), r"found trainer.mesh.compute_mapping embed: data"),
+        (MeshConfig(param_mapping={"embed": "model"}), r"found trainer.mesh.param_mapping embed: model"),
+        (MeshConfig(shared_mapping={"embed": "model"}), r"found trainer.mesh.shared_mapping embed: model"),
+        (MeshConfig(batch_axis_name="rows", compute_mapping={"batch": "data"}), r"needed rows alone"),
+    ],
+)
+def test_a_mesh_that_cannot_be_is_refused(config: MeshConfig, found: str) -> None:
+    with pytest.raises(RefusedError, match=found):
+        config.layout(jax.devices())
+
+
+def test_a_model_that_the_mesh_does_not_divide_is_refused_with_a_size_that_does() -> None:
+    layout = layout_of((1, 1, 8))
+    odd = LlamaConfig(max_seq_len=16, hidden_dim=32, intermediate_dim=48, num_layers=1, num_heads=8, num_kv_heads=4)
+    with pytest.raises(RefusedError, match=r"found 4 kv_heads for trainer.mesh.axes.model: 8; .* Set it to 4"):
+        specs_of(layout, odd.parameters(PADDED))
+
+
+def test_batches_that_devices_do_not_divide_are_refused_with_the_nearest_that_they_do() -> None:
+    layout = layout_of((2, 4, 1))
+    check_rows(layout, [8, 16], 1)
+    with pytest.raises(RefusedError, match=r"found a batch of 12 rows for 8 devices .* to 8 or 16"):
+        check_rows(layout, [12], None)
+    with pytest.raises(RefusedError, match=r"per_device_parallelism: 4 .* 2 on each of 8 devices.* Set 2"):
+        check_rows(layout, [16], 4)
+
+
+def test_sizes_of_axes_follow_from_the_devices() -> None:
+    assert MeshConfig(axes={"model": 2}).sizes(8) == {"replica_dcn": 1, "replica": 1, "data": 4, "model": 2}
+    assert MeshConfig(axes={"data": 2}).sizes(8)["data"] == 2
+    assert MeshConfig(dcn_axes={"replica_dcn": -1}, axes={"data": 4}).sizes(8)["replica_dcn"] == 2
+    assert MeshConfig().layout(jax.devices()) is None  # CPUs are split only where it is asked for
+    layout = MeshConfig(axes={"model": 2}, shared_mapping={"vocab": None}).layout(jax.devices())
+    assert layout is not None
+    assert (layout.row_parts, layout.tensor_parts, layout.tensor) == (4, 2, {"heads", "kv_heads", "mlp"})
+
+
+def lowered(model: LmConfig, shape: tuple[int, int, int]) -> Any:
+    layout = layout_of(shape)
+    specs = specs_of(layout, model.parameters(PADDED))
+    given = settings(layout=layout, specs=specs)
+    state = state_of(initialize(model.parameters(PADDED), 0), given.optimizer, is_averaged=False)
+    placed = jax.device_put(state, state_shardings(layout, specs, state))
+    return TrainStep(given).lower(placed, jax.device_put(batch(), layout.sharding(layout.batch_spec)))
+
+
+def spec_has(spec: Any, axis: str) -> bool:
+    return any(axis in (entry if isinstance(entry, tuple) else (entry,)) for entry in spec)
+
+
+def assert_equal_steps(found: tuple[Any, Any], expected: tuple[Any, Any]) -> None:
+    for name in ("loss", "cross_entropy", "weight", "grad_norm"):
+        np.testing.assert_allclose(getattr(found[1], name), getattr(expected[1], name), rtol=1e-5)
+    one, other = (named_arrays(state.optimizer) for state, _ in (found, expected))
+    largest = max(float(np.abs(gradient).max()) for gradient in other.values())
+    for name, gradient in other.items():
+        near = 1e-5 * float(np.abs(gradient).max()) + 1e-9 * largest  # some gradients are 0 but for rounding
+        np.testing.assert_allclose(one[name], gradient, atol=near, rtol=0, err_msg=name)
