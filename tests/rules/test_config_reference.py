@@ -14,9 +14,11 @@ from ponente.train.averaging import EmaConfig
 from ponente.train.checkpointer import CheckpointerConfig, KeepConfig
 from ponente.train.config import TrainConfig
 from ponente.train.data.config import TrainComponentConfig, TrainDataConfig
+from ponente.train.mesh import MeshConfig
 from ponente.train.optimizers import OptimizerConfig
 from ponente.train.optimizers.schedules import DecayConfig
 from ponente.train.profiling import ProfilerConfig
+from ponente.train.quantization import QuantizationConfig
 from ponente.train.trackers.config import TrackerConfig
 from ponente.train.trainer import TrainerConfig
 from ponente.train.watch import WatchConfig
@@ -30,7 +32,8 @@ Every key that `ponente train --config_path C.yaml` knows; each may also be give
 `docs/training.md` says how they are used. Where a section has a `type`, the keys of each type follow.
 """
 NESTED = {"data", "model", "trainer", "optimizer", "components", "lr_schedule", "rope", "tracker", "watch", "profiler",
-          "progress_watchdog", "checkpointer", "model_averaging"}  # fmt: skip  # told in their own sections
+          "progress_watchdog", "checkpointer", "model_averaging", "mesh",
+          "quantization"}  # fmt: skip  # told in their own sections
 
 
 def sections() -> list[tuple[str, Any]]:
@@ -58,6 +61,8 @@ def sections() -> list[tuple[str, Any]]:
         ("trainer.profiler", ProfilerConfig),
         ("trainer.progress_watchdog", WatchdogConfig),
         ("trainer.model_averaging (type: ema)", EmaConfig),
+        ("trainer.mesh", MeshConfig),
+        ("trainer.quantization", QuantizationConfig),
     ]
 
 

@@ -158,9 +158,11 @@ def _check_sizes(stream: BatchStream, sharding: jax.sharding.Sharding) -> None:
         try:
             local_rows(sharding, stage.value)
         except ValueError as error:
-            parts = math.prod(sharding.mesh.shape.values()) if isinstance(sharding, NamedSharding) else "the devices"
+            over = sharding.spec[0] if isinstance(sharding, NamedSharding) else ()
+            axes = (over,) if isinstance(over, str) else tuple(over or ())
+            parts = math.prod(sharding.mesh.shape[axis] for axis in axes) if axes else "the devices"  # type: ignore[attr-defined]
             raise RefusedError(
-                f"found a batch size of {stage.value} for {sharding}; needed one that its devices divide ({error}). "
+                f"found a batch size of {stage.value} for {parts} devices; needed one that they divide ({error}). "
                 f"Set trainer.train_batch_size to a multiple of {parts}."
             ) from error
 

@@ -6,7 +6,7 @@ other; only then is the shape changed, for whether `data` holds one dataset or a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ponente.config import data_schema
@@ -20,17 +20,19 @@ _RENAMED: dict[Path, Path] = {
     ("trainer", "profiler_num_steps"): ("trainer", "profiler", "num_steps"),
     ("trainer", "profiler_perfetto_link"): ("trainer", "profiler", "perfetto_link"),
     ("address",): ("cluster",),  # of levanter.main.cache_dataset
+    ("trainer", "batch_axis"): ("trainer", "mesh", "batch_axis_name"),
+}
+_MESH_SIZES: dict[Path, Path] = {
     ("trainer", "model_axis_size"): ("trainer", "mesh", "axes", "model"),
     ("trainer", "replica_ici_axis_size"): ("trainer", "mesh", "axes", "replica"),
     ("trainer", "replica_dcn_axis_size"): ("trainer", "mesh", "dcn_axes", "replica_dcn"),
-    ("trainer", "batch_axis"): ("trainer", "mesh", "batch_axis_name"),
-    ("trainer", "parameter_axis_resources"): ("trainer", "mesh", "param_mapping"),
 }
 _DEPRECATED: dict[Path, Path] = {("optimizer", "cooldown"): ("optimizer", "decay")}
 SPELLINGS = (
     *data_schema.SPELLINGS,
-    *(".".join(old) for old in _RENAMED),
+    *(".".join(old) for old in (*_RENAMED, *_MESH_SIZES)),
     *("trainer.wandb", "trainer.fsdp_axis", "trainer.tensor_parallel_axes", "trainer.axis_resources"),
+    "trainer.parameter_axis_resources",
 )
 _TRAINER = "trainer"
 _MESH = ("trainer", "mesh")
@@ -78,9 +80,9 @@ def _rename(tree: Tree, warnings: list[str]) -> None:
     if isinstance(tree.get(_PROFILER), bool):
         tree.wrap(_PROFILER, "enabled")
     _rename_wandb(tree)
-    _rename_mesh(tree)
     for old, new in _RENAMED.items():
         tree.move(old, new)
+    _rename_mesh(tree)
     for old, new in _DEPRECATED.items():
         if tree.has(old):
             place = tree.place(old)
@@ -109,32 +111,68 @@ def _rename_wandb(tree: Tree) -> None:
 
 
 def _rename_mesh(tree: Tree) -> None:
-    """What Levanter's older schema says of parallelism, in the words of its mesh."""
-    sizes = ("model_axis_size", "replica_ici_axis_size", "replica_dcn_axis_size")
-    for key in ("mesh", *sizes, "parameter_axis_resources"):
-        if tree.get((_TRAINER, key)) is None:
-            tree.drop((_TRAINER, key))
-    fsdp, tensor, both = ((_TRAINER, key) for key in ("fsdp_axis", "tensor_parallel_axes", "axis_resources"))
-    if tree.has(fsdp):
-        named = _names(tree, fsdp)
-        places = {"embed": None} | dict.fromkeys(named, "data")
-        for name, place in places.items():
-            tree.put((*_MESH, "param_mapping", name), place, like=fsdp)
-        tree.drop(fsdp)
-    if tree.has(tensor):
-        named = _names(tree, tensor)
-        if named:  # without any, ours are split where there is an axis for it
-            for name in {"heads": None, "mlp": None, "vocab": None} | dict.fromkeys(named):
-                tree.put((*_MESH, "shared_mapping", name), "model" if name in named else None, like=tensor)
-        tree.drop(tensor)
-    if tree.has(both):
-        for name, place in (tree.get(both) or {}).items():
-            if name == "batch":
-                mapping = "compute_mapping"
-            else:
-                mapping = "shared_mapping" if place == "model" else "param_mapping"
-            tree.put((*_MESH, mapping, name), place, like=both)
-        tree.drop(both)
+    """What Levanter's older schema says of parallelism, in the words of its mesh; each key replaces what was said."""
+    if tree.has(_MESH) and tree.get(_MESH) is None:
+        _put_whole(tree, _MESH, {}, like=_MESH)
+    for old, new in _MESH_SIZES.items():
+        if tree.has(old) and tree.get(old) is None:
+            tree.put(old, 1, like=old)
+        tree.move(old, new)
+    rows = str(tree.get((*_MESH, "batch_axis_name")) or "batch")
+    mappings: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for key in ("fsdp_axis", "tensor_parallel_axes", "parameter_axis_resources", "axis_resources"):
+        old = (_TRAINER, key)
+        if tree.has(old):
+            for mapping, places in _mappings(tree, old, rows).items():
+                before = mappings[mapping][1] if mapping in mappings else {}
+                mappings[mapping] = old, before | places
+    for mapping, (old, places) in mappings.items():
+        new = (*_MESH, mapping)
+        if tree.has(new):
+            raise ConfigError(
+                Problem(
+                    found=f"{tree.place(old)} and {tree.place(new)}",
+                    needed="one of the two, which say the same thing",
+                    remedy=f"remove {old[-1]}",
+                )
+            )
+        _put_whole(tree, new, places, like=old)
+    for key in ("fsdp_axis", "tensor_parallel_axes", "parameter_axis_resources", "axis_resources"):
+        tree.drop((_TRAINER, key))
+
+
+def _mappings(tree: Tree, old: Path, rows: str) -> dict[str, dict[str, Any]]:
+    """What one of the older keys says, by the mapping that it belongs to."""
+    if old[-1] == "fsdp_axis":
+        return {"param_mapping": {"embed": None} | dict.fromkeys(_names(tree, old), "data")}
+    if old[-1] == "tensor_parallel_axes":
+        named = _names(tree, old)  # without any, all are split where there is an axis for it
+        splits = {"heads": None, "mlp": None, "vocab": None} | dict.fromkeys(named, "model")
+        return {"shared_mapping": splits if named else {}}
+    given = tree.get(old)
+    if not isinstance(given, dict | None):
+        raise ConfigError(
+            Problem(
+                found=f"{tree.place(old)} = {shown(given)}",
+                needed="names of axes and where they lie, such as {embed: data}",
+                remedy="write it so, or remove it",
+            )
+        )
+    if old[-1] == "parameter_axis_resources":
+        return {"param_mapping": dict(given or {})}
+    found: dict[str, dict[str, Any]] = {}
+    for name, place in (given or {}).items():
+        mapping = "compute_mapping" if name == rows else "shared_mapping" if place == "model" else "param_mapping"
+        found.setdefault(mapping, {})[name] = place
+    return found
+
+
+def _put_whole(tree: Tree, path: Path, value: dict[str, Any], like: Path) -> None:
+    """Sets a section that replaces what earlier layers say there."""
+    place = tree.place(like)
+    tree.drop(path)
+    tree.put(path, value, like=like)
+    tree.places[path] = replace(place, whole=True)
 
 
 def _names(tree: Tree, path: Path) -> list[str]:

@@ -80,17 +80,21 @@ class Evaluation:
         return metrics
 
     def _sums(self, one: EvaluationSet, model: Any) -> Sums:
-        total = Sums(*(jnp.zeros(()) for _ in Sums._fields))
+        total: Sums = self._everywhere(Sums(*(jnp.zeros(()) for _ in Sums._fields)))
         steps = one.stream.steps
         stop = steps if self.max_batches is None else min(self.max_batches, steps or self.max_batches)
         parts = 1 if self.layout is None else self.layout.row_parts
-        bytes_V = None if self.bytes_V is None else jnp.asarray(self.bytes_V)
+        bytes_V = None if self.bytes_V is None else self._everywhere(jnp.asarray(self.bytes_V))
         blocks_documents = one.stream.shape.blocks_documents
         together = rows_together(model.config, self.precision.compute, None, parts, blocks_documents=blocks_documents)
         with Loader(one.stream, batch_sharding(self.layout), stop=stop, rows_together=together) as loader:
             for _, batch in loader:
                 total = self._compiled(total, model, batch, bytes_V, blocks_documents)
         return total
+
+    def _everywhere(self, tree: Any) -> Any:
+        """The same on all devices of the layout."""
+        return tree if self.layout is None else jax.device_put(tree, self.layout.sharding(PartitionSpec()))
 
     @cached_property
     def _compiled(self) -> Any:
@@ -179,7 +183,7 @@ def evaluation_of(setup: EvaluationSetup, *, on_train: bool = False) -> Evaluati
     config, trainer = setup.config, setup.config.trainer
     rows = trainer.per_device_eval_parallelism
     parts = 1 if setup.layout is None else setup.layout.row_parts
-    size = config.batches.schedule().size(0) if rows == -1 else rows * parts
+    size = -(-config.batches.schedule().size(0) // parts) * parts if rows == -1 else rows * parts
     streams: dict[str, BatchStream] = {
         name: evaluation_stream(name, source, size, setup.shape) for name, source in setup.opened.validation.items()
     }

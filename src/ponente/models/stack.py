@@ -16,7 +16,15 @@ Layer = TypeVar("Layer")
 _PRODUCTS = jax.checkpoint_policies.save_from_both_policies(
     jax.checkpoint_policies.dots_with_no_batch_dims_saveable, jax.checkpoint_policies.save_only_these_names(PRODUCT)
 )
-_ALL_BUT_WHOLE = jax.checkpoint_policies.save_anything_except_these_names(WHOLE)
+
+
+def _all_but_whole(primitive: Any, *_: Any, **parameters: Any) -> bool:
+    """Everything but weights that were made whole; JAX's own policy of exceptions by name excepts nothing."""
+    called = getattr(parameters.get("call_jaxpr"), "eqns", ())
+    makes_whole = any(equation.primitive.name == "all_gather" for equation in called)
+    return not makes_whole and parameters.get("name") != WHOLE
+
+
 _POLICIES: dict[str, Any] = {
     "full": None,  # keep only the input of each layer
     "recompute": None,
@@ -25,7 +33,7 @@ _POLICIES: dict[str, Any] = {
         _PRODUCTS, jax.checkpoint_policies.save_only_these_names(ATTENTION)
     ),
     "attention": jax.checkpoint_policies.save_only_these_names(ATTENTION),
-    "save_all": _ALL_BUT_WHOLE,
+    "save_all": _all_but_whole,
 }
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -33,10 +34,23 @@ class Split(eqx.Module):
     over: Axes = eqx.field(static=True)
 
     def whole(self) -> Array:
-        """All parts side by side. Its gradient is summed over the devices, each of which keeps its part."""
-        made = lax.all_gather(self.values, self.over, axis=self.values.ndim + self.axis, tiled=True)
-        named: Array = checkpoint_name(made, WHOLE)
+        """All parts side by side. Its gradient is summed over the devices in float32, and each keeps its part."""
+        named: Array = checkpoint_name(_gathered(self.values, self.over, self.values.ndim + self.axis), WHOLE)
         return named
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _gathered(values: Array, over: Axes, axis: int) -> Array:
+    made: Array = lax.all_gather(values, over, axis=axis, tiled=True)
+    return made
+
+
+def _gathered_backward(over: Axes, axis: int, _: None, by_whole: Array) -> tuple[Array]:
+    total = lax.psum_scatter(by_whole.astype(jnp.float32), over, scatter_dimension=axis, tiled=True)
+    return (total.astype(by_whole.dtype),)
+
+
+_gathered.defvjp(lambda values, over, axis: (_gathered(values, over, axis), None), _gathered_backward)
 
 
 def whole(tree: Tree) -> Tree:
@@ -168,15 +182,25 @@ class Layout:
         return made
 
     def summed(self, gradients: Tree, specs: Any) -> Tree:
-        """Each device's gradients of its parts, summed over all rows: over what making whole has not summed over."""
+        """Each device's gradients of its parts, summed over all rows: over what making whole has not summed over.
+
+        Of what is not split over `model`, its devices have the same gradient but for a GPU's order of additions; the
+        mean keeps their copies from drifting apart.
+        """
 
         def total(gradient: Array, spec: PartitionSpec) -> Array:
             _, done = self._cut(spec)
             left = tuple(axis for axis in self.rows if axis not in done and self.mesh.shape[axis] > 1)
-            return lax.psum(gradient, left) if left else gradient
+            gradient = lax.psum(gradient, left) if left else gradient
+            is_copied = self.tensor_parts > 1 and self.tensor_axis not in spec
+            return lax.pmean(gradient, self.tensor_axis) if is_copied else gradient
 
         made: Tree = jax.tree.map(total, gradients, specs)
         return made
+
+    def is_gathered(self, spec: PartitionSpec) -> bool:
+        """Whether a parameter is split until it is used."""
+        return bool(self._cut(spec)[1])
 
     def over_rows(self, x: Array) -> Array:
         """The sum over the devices among which rows are split."""

@@ -42,9 +42,10 @@ def prepare_devices(trainer: TrainerConfig) -> None:
 
 
 def describe_devices(layout: Layout | None) -> str:
-    """The devices in words: `8 NVIDIA H200 (data 4, model 2)`."""
-    kind = jax.devices()[0].device_kind
-    if layout is None:
-        return f"1 {kind}"
-    axes = ", ".join(f"{name} {size}" for name, size in layout.mesh.shape.items() if size > 1)
-    return f"{layout.mesh.size} {kind} ({axes})"
+    """The devices in words: `8 NVIDIA H200 (data 4, model 2)`, or `1 of 8 cpu`."""
+    there = jax.devices()
+    used = 1 if layout is None else layout.mesh.size
+    count = str(used) if used == len(there) else f"{used} of {len(there)}"
+    axes = {} if layout is None else layout.mesh.shape
+    sizes = ", ".join(f"{name} {size}" for name, size in axes.items() if size > 1)
+    return f"{count} {there[0].device_kind}" + (f" ({sizes})" if sizes else "")

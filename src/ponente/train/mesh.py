@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -34,7 +35,7 @@ class MeshConfig:
     """Devices as a grid, and what lies along its axes. -1 is what is left of the devices."""
 
     axes: dict[str, int] = execution(default_factory=dict)  # data (-1), replica (1), model (1)
-    dcn_axes: dict[str, int] = execution(default_factory=dict)  # replica_dcn (1): between slices, over a slower network
+    dcn_axes: dict[str, int] = execution(default_factory=dict)  # replica_dcn: between slices; -1 is their number
     batch_axis_name: str = execution("batch")
     compute_mapping: dict[str, Place] = execution(default_factory=dict)  # batch: replica_dcn, replica, data
     param_mapping: dict[str, Place] = execution(default_factory=dict)  # embed: data
@@ -70,25 +71,27 @@ class MeshConfig:
                     f"shared_mapping for {MODEL}."
                 )
         for name, place in self.shared_mapping.items():
-            if set(_listed(place)) - {MODEL} or (name not in _SPLITTABLE and place):
+            if set(_listed(place)) - {MODEL} or name not in _SPLITTABLE:
                 raise RefusedError(
                     f"found trainer.mesh.shared_mapping {name}: {place}; needed {', '.join(_SPLITTABLE)} on {MODEL}. "
                     "Remove it, or put it into param_mapping."
                 )
 
     def sizes(self, devices: int) -> dict[str, int]:
-        """The size of every axis on so many devices."""
-        wanted = {REPLICA_DCN: 1, REPLICA: 1, DATA: -1, MODEL: 1} | self.axes | self.dcn_axes
+        """The size of every axis on so many devices of one slice; of `axes`, one alone may be -1."""
+        slices = {name: 1 if size == -1 else size for name, size in self.dcn_axes.items()}
+        wanted = {REPLICA_DCN: 1, REPLICA: 1, DATA: -1, MODEL: 1} | self.axes | slices
         open_axes = [name for name, size in wanted.items() if size == -1]
-        if self.axes.get(DATA) is None and len(open_axes) > 1:
+        if DATA not in self.axes and len(open_axes) > 1:
             open_axes.remove(DATA)
             wanted[DATA] = 1
         fixed = math.prod(size for size in wanted.values() if size != -1)
         if len(open_axes) > 1 or fixed > devices or (open_axes and devices % fixed):
             shown = ", ".join(f"{name}: {size}" for name, size in wanted.items())
             raise RefusedError(
-                f"found trainer.mesh.axes {{{shown}}} on {devices} devices; needed sizes whose product is at most "
-                f"that, and divides it where one is -1. Change {MODEL} or {REPLICA}, or give {DATA} a size."
+                f"found trainer.mesh.axes {{{shown}}} on {devices} devices; needed at most one -1, and sizes whose "
+                f"product is at most that, and divides it where one is -1. Change {MODEL} or {REPLICA}, or give "
+                f"{DATA} a size."
             )
         return {name: devices // fixed if size == -1 else size for name, size in wanted.items()}
 
@@ -102,8 +105,6 @@ class MeshConfig:
             return None
         sizes = self.sizes(len(devices))
         used = math.prod(sizes.values())
-        if used < len(devices):
-            logger.warning("found %d devices, of which trainer.mesh uses %d", len(devices), used)
         if used == 1:
             return None
         split = [name for name, place in ({one: MODEL for one in _SPLITTABLE} | self.shared_mapping).items() if place]
@@ -135,13 +136,36 @@ def specs_of(layout: Layout, parameters: Any) -> Any:
     def spec(parameter: Any) -> Any:
         for name, size in parameter.sizes.items():
             if name in layout.tensor and size % layout.tensor_parts:
+                told = next((one for one, parts in _ALIKE.items() if name in parts), name)
                 raise RefusedError(
                     f"found {size} {name} for trainer.mesh.axes.model: {layout.tensor_parts}; needed a number that "
-                    f"divides them. Set it to {math.gcd(size, layout.tensor_parts)}, or shared_mapping.{name}: null."
+                    f"divides them. Set it to {math.gcd(size, layout.tensor_parts)}, or shared_mapping.{told}: null."
                 )
         return layout.spec(parameter.axes, parameter.shape)
 
-    return jax.tree.map(spec, parameters, is_leaf=is_parameter)
+    specs = jax.tree.map(spec, parameters, is_leaf=is_parameter)
+    _warn_of_copies(layout, parameters, specs)
+    return specs
+
+
+def _warn_of_copies(layout: Layout, parameters: Any, specs: Any) -> None:
+    """Says so where devices that could split parameters hold all of them, because they do not divide them."""
+    parts = math.prod(layout.mesh.shape[axis] for axis in {axis for over in layout.gathered.values() for axis in over})
+    leaves = zip(jax.tree.leaves(parameters, is_leaf=is_parameter), jax.tree.leaves(specs), strict=True)
+    sizes = [(math.prod(one.shape), layout.is_gathered(spec)) for one, spec in leaves]
+    whole, copied = sum(size for size, _ in sizes), sum(size for size, is_split in sizes if not is_split)
+    if parts > 1 and copied > 0.05 * whole:
+        _say_copied(round(100 * copied / whole), parts)
+
+
+@cache
+def _say_copied(percent: int, devices: int) -> None:
+    logger.warning(
+        "%d%% of the parameters are whole on each of %d devices, which do not divide them along the axes of "
+        "trainer.mesh.param_mapping: memory for them is not shared",
+        percent,
+        devices,
+    )
 
 
 def batch_sharding(layout: Layout | None) -> jax.sharding.Sharding:

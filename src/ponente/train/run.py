@@ -233,7 +233,7 @@ class _Life:
         setup = self._setup
         return Throughput(
             flops_per_token=setup.model.flops_per_token(setup.shape.length, setup.vocab_size),
-            peak=peak_flops(jax.devices()[0].device_kind),
+            peak=peak_flops(jax.devices()[0].device_kind, 1 if setup.layout is None else setup.layout.mesh.size),
             total_tokens=setup.data.stream.schedule.first_example(first) * setup.shape.length,
         )
 

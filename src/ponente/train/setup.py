@@ -105,6 +105,8 @@ def set_up(config: TrainConfig, recorded: Mapping[str, Mapping[str, object]] | N
     config.check()
     model = set_up_model(config)
     config = model.config
+    check_rows(model.layout, config.trainer.batch_sizes, config.trainer.microbatch)
+    _ = model.specs  # refused, if they must be, before caches are built
     opened = open_data(config.data, beside_training=True)
     settings = config.batches
     data = training_data(
@@ -116,8 +118,6 @@ def set_up(config: TrainConfig, recorded: Mapping[str, Mapping[str, object]] | N
         untrained=[name for name in config.data.components if name not in opened.train],
         recorded=recorded,
     )
-    check_rows(model.layout, config.trainer.batch_sizes, config.trainer.microbatch)
-    _ = model.specs
     steps = config.trainer.steps(data.stream)
     if config.epoch:
         steps = min(steps, data.stream.steps_for_epochs(config.epoch))

@@ -28,10 +28,10 @@ _PEAKS = (  # dense bfloat16, by a part of the device's name; the first that is 
 )
 
 
-def peak_flops(device_kind: str) -> float | None:
-    """Operations a second that a device could do at most; None where it is not known, as for CPUs."""
+def peak_flops(device_kind: str, devices: int = 1) -> float | None:
+    """Operations a second that so many devices could do at most; None where it is not known, as for CPUs."""
     name = device_kind.lower()
-    return next((peak for part, peak in _PEAKS if part in name), None)
+    return next((peak * devices for part, peak in _PEAKS if part in name), None)
 
 
 @dataclass(kw_only=True)

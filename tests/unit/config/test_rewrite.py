@@ -315,7 +315,9 @@ def test_what_was_rewritten_keeps_its_place() -> None:
         ({"fsdp_axis": ["mlp", "vocab"]}, {"param_mapping": {"embed": None, "mlp": "data", "vocab": "data"}}),
         ({"fsdp_axis": None}, {"param_mapping": {"embed": None}}),
         ({"tensor_parallel_axes": ["mlp"]}, {"shared_mapping": {"heads": None, "mlp": "model", "vocab": None}}),
-        ({"tensor_parallel_axes": None, "model_axis_size": None, "mesh": None}, None),
+        ({"tensor_parallel_axes": None}, {"shared_mapping": {}}),
+        ({"model_axis_size": None}, {"axes": {"model": 1}}),
+        ({"mesh": None}, {}),
         ({"model_axis_size": 2, "replica_ici_axis_size": 4}, {"axes": {"model": 2, "replica": 4}}),
         (
             {"replica_dcn_axis_size": 2, "batch_axis": "batch"},
@@ -332,8 +334,29 @@ def test_what_was_rewritten_keeps_its_place() -> None:
         ({"mesh": {"axes": {"data": -1}}, "model_axis_size": 2}, {"axes": {"data": -1, "model": 2}}),
     ],
 )
-def test_parallelism_of_the_older_schema_is_a_mesh(flat: dict[str, Any], mesh: dict[str, Any] | None) -> None:
-    assert rewrite({"trainer": flat}).raw == {"trainer": {} if mesh is None else {"mesh": mesh}}
+def test_parallelism_of_the_older_schema_is_a_mesh(flat: dict[str, Any], mesh: dict[str, Any]) -> None:
+    assert rewrite({"trainer": flat}).raw == {"trainer": {"mesh": mesh}}
+
+
+@pytest.mark.parametrize(
+    ("file", "flags", "mesh"),
+    [
+        ({"mesh": {"axes": {"model": 4}}}, ["--trainer.mesh", "null"], {}),
+        ({"mesh": {"axes": {"model": 4}}}, ["--trainer.model_axis_size", "null"], {"axes": {"model": 1}}),
+        ({"fsdp_axis": ["mlp"]}, ["--trainer.fsdp_axis", "embed"], {"param_mapping": {"embed": "data"}}),
+        ({"tensor_parallel_axes": ["mlp"]}, ["--trainer.tensor_parallel_axes", "null"], {"shared_mapping": {}}),
+    ],
+)
+def test_a_flag_of_parallelism_wins_over_the_file(file: dict[str, Any], flags: list[str], mesh: dict[str, Any]) -> None:
+    assert rewrite({"trainer": file}, *parse_flags(flags)).raw == {"trainer": {"mesh": mesh}}
+
+
+def test_parallelism_that_is_said_twice_or_wrongly_is_told() -> None:
+    twice = {"fsdp_axis": "mlp", "mesh": {"param_mapping": {"embed": "data"}}}
+    assert "Remove fsdp_axis" in error_of({"trainer": twice})
+    assert "trainer.axis_resources = 'data'" in error_of({"trainer": {"axis_resources": "data"}})
+    rows = {"batch_axis": "rows", "axis_resources": {"rows": "data"}}
+    assert rewrite({"trainer": rows}).raw["trainer"]["mesh"]["compute_mapping"] == {"rows": "data"}
 
 
 def test_an_axis_that_is_no_name_is_told_with_its_place() -> None:

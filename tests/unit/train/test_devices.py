@@ -31,6 +31,6 @@ def test_a_run_takes_most_of_a_gpu_unless_the_user_says_how_much(monkeypatch: py
 
 
 def test_devices_are_told_in_words() -> None:
-    assert describe_devices(None) == "1 cpu"
+    assert describe_devices(None) == "1 of 8 cpu"
     layout = MeshConfig(axes={"model": 2}).layout(jax.devices())
     assert describe_devices(layout) == "8 cpu (data 4, model 2)"

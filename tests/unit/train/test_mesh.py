@@ -1,5 +1,6 @@
 """Steps on eight devices against one: losses, gradients, what each device holds, and which collectives there are."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from ponente.config.errors import RefusedError
 from ponente.models.gpt2 import Gpt2Config
 from ponente.models.llama import LlamaConfig
 from ponente.models.lm import LmConfig
-from ponente.models.parameters import initialize
+from ponente.models.parameters import initialize, path_name
 from ponente.ops.mesh import Layout
 from ponente.train.mesh import MeshConfig, check_rows, specs_of, state_shardings
 from ponente.train.precision import Precision
@@ -82,6 +83,32 @@ def test_a_step_of_llama_is_that_of_one_device(shape: tuple[int, int, int], micr
     assert_equal_steps(step_on(LLAMA, shape, microbatch=microbatch), step_on_one(LLAMA))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tie_word_embeddings": True, "use_bias": True},
+        {"hybrid_norm": True, "input_embedding_norm": True, "num_kv_heads": 4},
+        {"scan_layers": False, "gradient_checkpointing": False},
+    ],
+)
+def test_other_llamas_are_those_of_one_device(changes: dict[str, Any]) -> None:
+    model = replace(LLAMA, **changes)
+    assert_equal_steps(step_on(model, (1, 4, 2)), step_on_one(model))
+
+
+def test_a_step_in_half_precision_is_near_that_of_one_device() -> None:
+    half = Precision.of("p=f32,c=bfloat16")
+    found, expected = step_on(LLAMA, (2, 2, 2), precision=half), step_on_one(LLAMA, precision=half)
+    np.testing.assert_allclose(found[1].loss, expected[1].loss, rtol=2e-3)
+    np.testing.assert_allclose(found[1].grad_norm, expected[1].grad_norm, rtol=2e-2)
+
+
+def test_a_step_in_8_bits_on_a_mesh_is_near_that_of_one_device() -> None:
+    found, expected = step_on(LLAMA, (1, 4, 2), has_fp8=True), step_on_one(LLAMA, has_fp8=True)
+    np.testing.assert_allclose(found[1].loss, expected[1].loss, rtol=5e-3)
+    np.testing.assert_allclose(found[1].grad_norm, expected[1].grad_norm, rtol=5e-2)
+
+
 @pytest.mark.parametrize("split", [{"mlp"}, {"heads", "kv_heads"}, {"vocab"}])
 def test_what_is_split_may_be_chosen(split: set[str]) -> None:
     assert_equal_steps(step_on(LLAMA, (1, 2, 4), frozenset(split)), step_on_one(LLAMA))
@@ -105,14 +132,23 @@ def test_each_device_holds_its_part_of_the_state_and_no_more() -> None:
     assert part <= 1.05 * whole / 8
 
 
-def test_a_step_moves_what_the_layout_says_and_nothing_else() -> None:
-    """FSDP: weights are gathered forward and backward, gradients scattered; only scalars and norms are summed."""
-    program = lowered(LLAMA, (1, 8, 1)).as_text()
-    specs = jax.tree.leaves(specs_of(layout_of((1, 8, 1)), LLAMA.parameters(PADDED)))
-    weights = sum(spec_has(spec, "data") for spec in specs)
-    assert program.count("all_gather") >= weights
-    assert program.count("reduce_scatter") >= weights
-    assert "all_to_all" not in program and "collective_permute" not in program
+@pytest.mark.parametrize(("checkpointing", "kept"), [(True, 0), ("dots", 0), (False, 2), ("save_all", 2)])
+def test_a_step_moves_what_the_layout_says_and_nothing_else(checkpointing: bool | str, kept: int) -> None:
+    """FSDP: weights of layers are gathered forward and backward, others once; gradients scattered, losses summed.
+
+    Where all is kept for the backward pass, so are the two norms of a layer, which are vectors.
+    """
+    model = replace(LLAMA, gradient_checkpointing=checkpointing)
+    program = lowered(model, (1, 8, 1))
+    specs = jax.tree_util.tree_flatten_with_path(specs_of(layout_of((1, 8, 1)), model.parameters(PADDED)))[0]
+    split = [path_name(path) for path, spec in specs if "data" in spec]
+    layers = sum(name.startswith("blocks.") for name in split)
+    text = program.as_text()
+    assert text.count('"stablehlo.all_gather"') == 2 * layers - kept + len(split) - layers
+    assert text.count('"stablehlo.reduce_scatter"') == len(split)
+    assert text.count('"stablehlo.all_reduce"') == 2 + len(specs) - len(split)  # losses; norms of heads are whole
+    compiled = program.compile().as_text()
+    assert "all-to-all" not in compiled and "collective-permute" not in compiled
 
 
 @pytest.mark.parametrize(
@@ -125,6 +161,8 @@ def test_a_step_moves_what_the_layout_says_and_nothing_else() -> None:
         (MeshConfig(compute_mapping={"embed": "data"}), r"found trainer.mesh.compute_mapping embed: data"),
         (MeshConfig(param_mapping={"embed": "model"}), r"found trainer.mesh.param_mapping embed: model"),
         (MeshConfig(shared_mapping={"embed": "model"}), r"found trainer.mesh.shared_mapping embed: model"),
+        (MeshConfig(shared_mapping={"kv_heads": None}), r"found trainer.mesh.shared_mapping kv_heads: None"),
+        (MeshConfig(axes={"data": -1, "replica": -1}), r"needed at most one -1"),
         (MeshConfig(batch_axis_name="rows", compute_mapping={"batch": "data"}), r"needed rows alone"),
     ],
 )
@@ -140,6 +178,13 @@ def test_a_model_that_the_mesh_does_not_divide_is_refused_with_a_size_that_does(
         specs_of(layout, odd.parameters(PADDED))
 
 
+def test_parameters_that_devices_do_not_divide_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    odd = LlamaConfig(max_seq_len=16, hidden_dim=36, intermediate_dim=48, num_layers=1, num_heads=1, num_kv_heads=1)
+    with caplog.at_level("WARNING"):
+        specs_of(layout_of((1, 8, 1)), odd.parameters(PADDED))
+    assert "100% of the parameters are whole on each of 8 devices" in caplog.text
+
+
 def test_batches_that_devices_do_not_divide_are_refused_with_the_nearest_that_they_do() -> None:
     layout = layout_of((2, 4, 1))
     check_rows(layout, [8, 16], 1)
@@ -152,7 +197,15 @@ def test_batches_that_devices_do_not_divide_are_refused_with_the_nearest_that_th
 def test_sizes_of_axes_follow_from_the_devices() -> None:
     assert MeshConfig(axes={"model": 2}).sizes(8) == {"replica_dcn": 1, "replica": 1, "data": 4, "model": 2}
     assert MeshConfig(axes={"data": 2}).sizes(8)["data"] == 2
-    assert MeshConfig(dcn_axes={"replica_dcn": -1}, axes={"data": 4}).sizes(8)["replica_dcn"] == 2
+    assert MeshConfig(axes={"replica": -1}).sizes(8) == {"replica_dcn": 1, "replica": 8, "data": 1, "model": 1}
+    written_out = MeshConfig(axes={"data": -1, "replica": 1, "model": 1}, dcn_axes={"replica_dcn": -1})
+    assert written_out.sizes(8) == {
+        "replica_dcn": 1,
+        "replica": 1,
+        "data": 8,
+        "model": 1,
+    }  # as in Levanter: of one slice
+    assert MeshConfig(dcn_axes={"replica_dcn": 2}).sizes(8) == {"replica_dcn": 2, "replica": 1, "data": 4, "model": 1}
     assert MeshConfig().layout(jax.devices()) is None  # CPUs are split only where it is asked for
     layout = MeshConfig(axes={"model": 2}, shared_mapping={"vocab": None}).layout(jax.devices())
     assert layout is not None
@@ -166,10 +219,6 @@ def lowered(model: LmConfig, shape: tuple[int, int, int]) -> Any:
     state = state_of(initialize(model.parameters(PADDED), 0), given.optimizer, is_averaged=False)
     placed = jax.device_put(state, state_shardings(layout, specs, state))
     return TrainStep(given).lower(placed, jax.device_put(batch(), layout.sharding(layout.batch_spec)))
-
-
-def spec_has(spec: Any, axis: str) -> bool:
-    return any(axis in (entry if isinstance(entry, tuple) else (entry,)) for entry in spec)
 
 
 def assert_equal_steps(found: tuple[Any, Any], expected: tuple[Any, Any]) -> None:
