@@ -93,6 +93,7 @@ def _config(config_path: str | None, flags: Sequence[str]) -> EvalConfig:
             "of a run, which knows its own. Write: ponente eval --config_path CONFIG.yaml --checkpoint_path STEP"
         )
     tree = Tree.of(load_saved_model(given.checkpoint_path).about["config"])
+    tree.drop(("trainer", "mesh"))  # of the machine that it was trained on
     if loaded.tree.has(("trainer",)):
         tree.overlay_at(("trainer",), loaded.tree)
     run = decode(TrainConfig, tree)
