@@ -1,11 +1,14 @@
 """Products with weights against einsum: values, gradients, types, and what checkpointing keeps of them."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ponente.models.stack import fold_layers
+from ponente.ops.fp8 import Fp8Weight
 from ponente.ops.linear import linear
 
 CASES = {
@@ -33,11 +36,12 @@ def test_values_and_gradients_are_those_of_einsum(case: tuple, dtype: jnp.dtype)
 
 
 @pytest.mark.parametrize(("policy", "products"), [("full", 8), ("dots", 6)])
-def test_checkpointing_by_policy_sees_the_products(policy: str, products: int) -> None:
+@pytest.mark.parametrize("kind", [lambda weights: weights, Fp8Weight], ids=["exact", "8 bits"])
+def test_checkpointing_by_policy_sees_the_products(policy: str, products: int, kind: Any) -> None:
     """Two layers: a product each, two for its gradients, and one more each where it is made again."""
-    weights = jnp.ones((2, 4, 4))
+    weights = kind(jnp.ones((2, 4, 4)))
 
-    def loss(weights: jax.Array) -> jax.Array:
+    def loss(weights: Any) -> jax.Array:
         x, _ = fold_layers(
             weights, jnp.ones((3, 4)), lambda weight, x, *_: (jnp.sin(linear(x, weight)), None),
             is_scanned=False, checkpointing=policy,
