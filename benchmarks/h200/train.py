@@ -58,7 +58,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"by default all: {', '.join(CASES)}")
     add_sources(parser)
-    parser.add_argument("--no-peers", action="store_true", help="only ours")
+    parser.add_argument(
+        "--peers", nargs="*", metavar="PEER", help="lean, transformers, or none; by default each case's"
+    )
     parser.add_argument("--start", action="store_true", help="also the start again, with the compilation cache")
     options = parser.parse_args()
     chosen = {name: CASES[name] for name in options.cases or CASES}
@@ -70,7 +72,7 @@ def main() -> None:
             if options.start:
                 again = site.run(name, case, steps=2, keeps_compiled=True)
                 figures[name]["first_step_seconds_again"] = again["first_step_seconds"]
-            for peer in () if options.no_peers else case.peers:
+            for peer in case.peers if options.peers is None else options.peers:
                 figures[name] |= peer_figures(peer, case)
             tell(name, figures[name])
     print(json.dumps({case: {key: round(value, 4) for key, value in row.items()} for case, row in figures.items()}))

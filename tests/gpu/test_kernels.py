@@ -17,6 +17,7 @@ from ponente.ops.embedding import lookup
 from ponente.ops.fp8 import fp8_product
 from ponente.ops.gated import gated
 from ponente.ops.loss import cross_entropy_sums
+from ponente.ops.norm import rms_norm, rms_norm_beside
 
 ROUNDING = 0.01
 ROWS, LENGTH, SIZE = 4, 256, 64
@@ -119,6 +120,20 @@ def test_the_gate_s_gradients_are_those_of_its_formula(shape: tuple[int, ...]) -
     found = value_and_gradients(lambda gate, up: gated(gate, up, jax.nn.silu), gate, up)
     exact = gate.astype(jnp.float32), up.astype(jnp.float32)
     expected = value_and_gradients(lambda gate, up: jax.nn.silu(gate) * up, *exact)
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other)
+
+
+@pytest.mark.parametrize("shape", [(8, 64, 512), (4, 32, 768), (3, 7, 24)])
+def test_a_norm_beside_its_input_has_the_gradients_of_both(shape: tuple[int, ...]) -> None:
+    x, weight = normal(0, *shape, scale=3), normal(1, shape[-1])
+
+    def both(norm: Callable[..., tuple[jax.Array, jax.Array]]) -> Callable[..., jax.Array]:
+        return lambda x, weight: jnp.stack(norm(x, weight, 1e-5))
+
+    found = value_and_gradients(both(rms_norm_beside), x, weight)
+    exact = x.astype(jnp.float32), weight.astype(jnp.float32)
+    expected = value_and_gradients(both(lambda x, *rest: (rms_norm(x, *rest), x)), *exact)
     for one, other in zip(found, expected, strict=True):
         assert_near(one, other)
 

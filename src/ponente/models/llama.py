@@ -22,9 +22,9 @@ from ponente.models.stack import fold_layers
 from ponente.ops.attention import Mask, attend
 from ponente.ops.embedding import lookup_split
 from ponente.ops.gated import gated
-from ponente.ops.linear import linear
+from ponente.ops.linear import linear, linears
 from ponente.ops.mesh import Tensor, whole
-from ponente.ops.norm import rms_norm
+from ponente.ops.norm import rms_norm, rms_norm_beside
 from ponente.ops.rotary import DefaultRotary, Rotary, RotaryConfig, rotary_at, rotary_from_hf, rotary_to_hf
 
 
@@ -257,9 +257,8 @@ class Mlp(eqx.Module):
 
     def __call__(self, x_BSD: Array, activation: ActivationName, tensor: Tensor) -> Array:
         x_BSD = tensor.enter(x_BSD)
-        gate_BSF = _plus(linear(x_BSD, self.w_gate_DF), self.b_gate_F)
-        up_BSF = _plus(linear(x_BSD, self.w_up_DF), self.b_up_F)
-        hidden_BSF = gated(gate_BSF, up_BSF, ACTIVATIONS[activation])
+        gate_BSF, up_BSF = linears(x_BSD, self.w_gate_DF, self.w_up_DF)
+        hidden_BSF = gated(_plus(gate_BSF, self.b_gate_F), _plus(up_BSF, self.b_up_F), ACTIVATIONS[activation])
         return _plus(tensor.leave(linear(hidden_BSF, self.w_down_FD)), self.b_down_D)
 
 
@@ -319,7 +318,7 @@ class Llama(eqx.Module):
         rotary = rotary_at(config.rope, tokens.positions_BS, config.head_size, x_BSD.dtype)
 
         def layer(block: Block, x_BSD: Array, _: Array, kept: Any) -> tuple[Array, Any]:
-            normed = rms_norm(x_BSD, block.norm_attention_D, epsilon)
+            normed, x_BSD = rms_norm_beside(x_BSD, block.norm_attention_D, epsilon)
             q, k, v = block.attention.project(normed, rotary, epsilon, split.of("heads"))
             mask = tokens.mask
             if past is not None:
@@ -333,7 +332,7 @@ class Llama(eqx.Module):
             if config.hybrid_norm:
                 attended = rms_norm(attended, block.norm_after_attention_D, epsilon)
             x_BSD = x_BSD + attended
-            normed = rms_norm(x_BSD, block.norm_mlp_D, epsilon)
+            normed, x_BSD = rms_norm_beside(x_BSD, block.norm_mlp_D, epsilon)
             made = block.mlp(normed, config.activation_function, split.of("mlp"))
             if config.hybrid_norm:
                 made = rms_norm(made, block.norm_after_mlp_D, epsilon)

@@ -6,6 +6,7 @@ not; on a CPU that copy, with the activation's derivative fused into it, takes l
 
 import math
 from functools import partial
+from itertools import accumulate
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
 
 from ponente.ops.fp8 import Fp8Weight, fp8_product
+from ponente.ops.gpu import has_triton
 from ponente.ops.kept import PRODUCT
 
 
@@ -27,6 +29,36 @@ def linear(x: Array, weight: Array | Fp8Weight, contracted: int = 1) -> Array:
         product = _product(x, weight, contracted)
     named: Array = checkpoint_name(product, PRODUCT)
     return named
+
+
+def linears(x: Array, *weights: Array | Fp8Weight) -> tuple[Array, ...]:
+    """x · weight for each of the weights; on a GPU one product makes the gradient by x, instead of a sum of several."""
+    plain = [weight for weight in weights if not isinstance(weight, Fp8Weight)]
+    if len(plain) < len(weights) or not has_triton():
+        return tuple(linear(x, weight) for weight in weights)
+    return tuple(checkpoint_name(product, PRODUCT) for product in _products(x, *plain))
+
+
+@jax.custom_vjp
+def _products(x: Array, *weights: Array) -> tuple[Array, ...]:
+    return tuple(_product(x, weight, 1) for weight in weights)
+
+
+def _products_forward(x: Array, *weights: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    return _products(x, *weights), (x, *weights)
+
+
+def _products_backward(kept: tuple[Array, ...], by_products: tuple[Array, ...]) -> tuple[Array, ...]:
+    x, *weights = kept
+    by_y = jnp.concatenate([by.reshape(*x.shape[:-1], -1) for by in by_products], axis=-1)
+    joined = jnp.concatenate([weight.reshape(x.shape[-1], -1) for weight in weights], axis=-1)
+    by_x, by_joined = _backward(1, (x, joined), by_y)
+    ends = list(accumulate(math.prod(weight.shape[1:]) for weight in weights))
+    parts = jnp.split(by_joined, ends[:-1], axis=-1)
+    return by_x, *(part.reshape(weight.shape) for part, weight in zip(parts, weights, strict=True))
+
+
+_products.defvjp(_products_forward, _products_backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -1,8 +1,12 @@
 """Normalisation over the last axis, computed in float32 whatever comes in, and given back in the type that came in."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from ponente.ops.gpu import has_triton
 
 
 def rms_norm(x: Array, weight: Array | None, epsilon: float, bias: Array | None = None) -> Array:
@@ -10,6 +14,35 @@ def rms_norm(x: Array, weight: Array | None, epsilon: float, bias: Array | None 
     exact = x.astype(jnp.float32)
     exact = exact * jax.lax.rsqrt(jnp.mean(exact * exact, axis=-1, keepdims=True) + epsilon)
     return _affine(exact, weight, bias).astype(x.dtype)
+
+
+def rms_norm_beside(x: Array, weight: Array | None, epsilon: float) -> tuple[Array, Array]:
+    """`rms_norm`, and x itself for what goes past it, so that on a GPU one kernel makes the gradient of both."""
+    if weight is not None and has_triton():
+        return _beside(x, weight, epsilon)
+    return rms_norm(x, weight, epsilon), x
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _beside(x: Array, weight: Array, epsilon: float) -> tuple[Array, Array]:
+    return rms_norm(x, weight, epsilon), x
+
+
+def _beside_forward(x: Array, weight: Array, epsilon: float) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    return _beside(x, weight, epsilon), (x, weight)
+
+
+def _beside_backward(epsilon: float, kept: tuple[Array, Array], by: tuple[Array, Array]) -> tuple[Array, Array]:
+    from ponente.ops.norm_kernel import has_kernel, rms_norm_gradients
+
+    if has_kernel(kept[0]):
+        return rms_norm_gradients(*kept, *by, epsilon)
+    _, pull = jax.vjp(partial(rms_norm, epsilon=epsilon), *kept)
+    by_x, by_weight = pull(by[0])
+    return by_x + by[1], by_weight
+
+
+_beside.defvjp(_beside_forward, _beside_backward)
 
 
 def layer_norm(x: Array, weight: Array | None, bias: Array | None, epsilon: float) -> Array:

@@ -9,7 +9,7 @@ import pytest
 
 from ponente.models.stack import fold_layers
 from ponente.ops.fp8 import Fp8Weight
-from ponente.ops.linear import linear
+from ponente.ops.linear import linear, linears
 
 CASES = {
     "wider": ((2, 5, 4), (4, 9), 1, "BSD,DF->BSF"),
@@ -33,6 +33,20 @@ def test_values_and_gradients_are_those_of_einsum(case: tuple, dtype: jnp.dtype)
     for ours, theirs in zip((found, *by_linear(by_y)), (expected, *by_einsum(by_y)), strict=True):
         assert ours.dtype == theirs.dtype
         np.testing.assert_allclose(*(np.asarray(one, np.float32) for one in (ours, theirs)), rtol=2e-2, atol=1e-5)
+
+
+@pytest.mark.parametrize("has_triton", [False, True])
+def test_several_products_of_one_input_are_those_of_each(has_triton: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ponente.ops.linear.has_triton", lambda: has_triton)
+    shapes = [(2, 5, 4), (4, 3, 2), (4, 9)]
+    arrays = [jax.random.normal(jax.random.key(number), shape) for number, shape in enumerate(shapes)]
+    by = [jax.random.normal(jax.random.key(9), shape) for shape in ((2, 5, 3, 2), (2, 5, 9))]
+    expected, by_each = jax.vjp(lambda x, *weights: tuple(linear(x, weight) for weight in weights), *arrays)
+    found, by_all = jax.vjp(linears, *arrays)
+    for ours, theirs in zip((*found, *by_all(tuple(by))), (*expected, *by_each(tuple(by))), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    program = str(jax.make_jaxpr(lambda *arrays: jax.vjp(linears, *arrays)[1](tuple(by)))(*arrays))
+    assert program.count("dot_general[") == (2 + 2 if has_triton else 2 + 4)  # two gradients of all, or of each
 
 
 @pytest.mark.parametrize(("policy", "products"), [("full", 8), ("dots", 6)])

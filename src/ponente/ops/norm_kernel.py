@@ -1,0 +1,72 @@
+"""The gradients of a root-mean-square norm by a Triton kernel: one pass over the rows.
+
+XLA makes more of them: for the sum of each row, for the gradient, and for the weight's, which is a sum of columns.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from ponente.ops.gpu import MOST_NUMBERS
+
+_ROWS, _WARPS = 32, 4  # rows of a program, which adds up the weight's gradient over them
+_WIDEST = 8192  # numbers of a row, all of which are held at once
+
+
+def has_kernel(x: Array) -> bool:
+    """Whether arrays of this shape are for the kernel."""
+    return x.shape[-1] <= _WIDEST and x.size <= MOST_NUMBERS and _rows_of(x) >= 4
+
+
+def rms_norm_gradients(
+    x: Array, weight: Array, by_normed: Array, by_x: Array, epsilon: float, *, is_interpreted: bool = False
+) -> tuple[Array, Array]:
+    """The gradients by x, to which the one that came past the norm is added, and by the weight."""
+    width, rows = x.shape[-1], _rows_of(x)
+    block = pl.next_power_of_2(width)
+    count = x.size // width // rows
+
+    def kernel(x: Any, weight: Any, by_normed: Any, by_x: Any, new_by_x: Any, by_weight: Any) -> None:
+        """Rows one after the other."""
+        first, columns = pl.program_id(0) * rows, jnp.arange(block)
+        is_there = columns < width
+        factor = triton.load(weight.at[pl.ds(0, block)], mask=is_there, other=0).astype(jnp.float32)
+
+        def row(number: Any, total: Array) -> Array:
+            def read(array: Any) -> Array:
+                place = array.at[first + number, pl.ds(0, block)]
+                return triton.load(place, mask=is_there, other=0).astype(jnp.float32)
+
+            values, by, past = read(x), read(by_normed), read(by_x)
+            scale = lax.rsqrt(jnp.sum(values * values) / width + epsilon)
+            unit = values * scale
+            weighted = by * factor
+            made = scale * (weighted - unit * (jnp.sum(weighted * unit) / width)) + past
+            triton.store(new_by_x.at[first + number, pl.ds(0, block)], made.astype(new_by_x.dtype), mask=is_there)
+            return total + by * unit
+
+        total = lax.fori_loop(0, rows, row, jnp.zeros(block, jnp.float32))
+        triton.store(by_weight.at[pl.program_id(0), pl.ds(0, block)], total, mask=is_there)
+
+    shape = (x.size // width, width)
+    by_x, sums = pl.pallas_call(
+        kernel,
+        grid=(count,),
+        in_specs=[pl.BlockSpec()] * 4,
+        out_specs=[pl.BlockSpec()] * 2,
+        out_shape=[jax.ShapeDtypeStruct(shape, x.dtype), jax.ShapeDtypeStruct((count, width), jnp.float32)],
+        compiler_params=triton.CompilerParams(num_warps=_WARPS),
+        interpret=is_interpreted,
+        name="rms_norm_gradients",
+    )(x.reshape(shape), weight, by_normed.reshape(shape), by_x.reshape(shape))
+    return by_x.reshape(x.shape), sums.sum(axis=0).astype(weight.dtype)
+
+
+def _rows_of(x: Array) -> int:
+    """Rows of one program."""
+    return math.gcd(x.size // x.shape[-1], _ROWS)
