@@ -22,6 +22,15 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 UNPACKED = Path.home() / ".cache" / "ponente-data"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Programs that tests of a process share are compiled once; another process could read a file half written."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Callable[[str], Path]:
     """`shared_data("corpora")` is the folder of that archive, unpacked once a machine."""

@@ -144,6 +144,8 @@ def _add_models(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         sub.set_defaults(takes_overrides=True)
         sub.usage = f"ponente {name} --config_path CONFIG.yaml{more} [--KEY.PATH VALUE ...]"
         sub.epilog = "Any key may be given as a flag: --trainer.num_train_steps 100, --optimizer.learning_rate 1e-3"
+        if name == "train":
+            _add_estimate(sub)
     sample = _add(commands, "sample", _sample, "write text with a checkpoint or a Hugging Face model")
     sample.add_argument(
         "--model", required=True, help="a checkpoint, a run's checkpoints, a Hugging Face folder or name"
@@ -292,7 +294,32 @@ def _data_stats(options: argparse.Namespace, arguments: list[str]) -> int:
     return 0
 
 
+def _add_estimate(train: argparse.ArgumentParser) -> None:
+    train.add_argument(
+        "--estimate",
+        metavar="HARDWARE",
+        nargs="?",
+        const="",
+        help="print memory, hours and cost, and do not train: on hardware that need not be there, such as 8xh100 or "
+        "v5p-128, or on these devices",
+    )
+    train.add_argument("--mfu", type=float, help="for --estimate: the share of the peak that is reached (default: 0.5)")
+    train.add_argument("--price", type=float, help="for --estimate: dollars for an hour of one device")
+
+
+def _estimate(options: argparse.Namespace) -> int:
+    from ponente.train.config import load_train_config
+    from ponente.train.estimate import MFU, estimate_lines
+
+    config = load_train_config(options.config_path, options.overrides).config
+    for line in estimate_lines(config, options.estimate, mfu=options.mfu or MFU, price=options.price):
+        print(line, flush=True)
+    return 0
+
+
 def _train(options: argparse.Namespace, arguments: list[str]) -> int:
+    if options.estimate is not None:
+        return _estimate(options)
     from ponente.train.memory import keep_memory
 
     keep_memory()  # before anything that starts a thread

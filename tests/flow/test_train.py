@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from guide import GUIDE
 
+from ponente.train.compiling import lower_step
 from ponente.train.config import load_train_config
-from ponente.train.run import lower_step
 
 LLAMA = """
 model:

@@ -195,8 +195,8 @@ def on_devices(batch: Batch, rows: Indices, count: int, sharding: jax.sharding.S
     return Batch(*(spread(array) for array in batch))
 
 
-def abstract_batch(shape: BatchShape, rows: int, sharding: jax.sharding.Sharding) -> Batch:
-    """The shapes and types of a batch of so many rows, without values and without tables of documents."""
+def abstract_batch(shape: BatchShape, rows: int, sharding: jax.sharding.Sharding, places: int = 0) -> Batch:
+    """The shapes and types of a batch of so many rows, with tables of documents that have so many places a row."""
     row = [jax.ShapeDtypeStruct((rows, shape.length), kind, sharding=sharding) for kind in (np.int32, np.float32)]
-    table = jax.ShapeDtypeStruct((rows, 0), np.int32, sharding=sharding)
+    table = jax.ShapeDtypeStruct((rows, places), np.int32, sharding=sharding)
     return Batch(row[0], row[0], row[1], row[0], row[0], table, table)

@@ -74,7 +74,6 @@ NOT_YET: dict[str, tuple[Any, ...]] = {
 }
 _NOT_YET_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model.gradient_checkpointing": (_is("offload"), "use true, or a policy such as dots"),
-    "trainer.per_device_parallelism": (_is("auto"), "use -1 (the whole batch) or a number of rows"),
 }
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ponente.config.errors import RefusedError
+from ponente.models.activations import LayerActivations
 from ponente.models.decoding import positions_after, write_behind
 from ponente.models.hf_config import refuse_config
 from ponente.models.huggingface import HfWeight
@@ -156,6 +157,17 @@ class Gpt2Config(LmConfig):
         width = self.hidden_dim
         layer = 4 * width * width + 2 * width * self.intermediate_dim + width * length
         return 6 * (self.num_layers * layer + width * vocab_size)
+
+    def activations(self) -> LayerActivations:
+        width = self.hidden_dim
+        return LayerActivations(
+            input=width,
+            products=3 * width + self.intermediate_dim,
+            product_of_width=width,
+            attention=width,
+            norms=2 * width,
+            rest=self.intermediate_dim,
+        )
 
 
 class Block(eqx.Module):

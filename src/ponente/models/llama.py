@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ponente.config.errors import RefusedError
+from ponente.models.activations import LayerActivations
 from ponente.models.decoding import positions_after, write_behind
 from ponente.models.hf_config import beyond_full_attention, beyond_rotary, refuse_config
 from ponente.models.huggingface import HfWeight
@@ -175,6 +176,17 @@ class LlamaConfig(LmConfig):
         mlp = 3 * self.hidden_dim * self.intermediate_dim
         attention = self.num_heads * self.head_size * length  # causal: half of the square, twice
         return 6 * (self.num_layers * (projections + mlp + attention) + self.hidden_dim * vocab_size)
+
+    def activations(self) -> LayerActivations:
+        attention, keys_values = self.num_heads * self.head_size, 2 * self.kv_heads * self.head_size
+        return LayerActivations(
+            input=self.hidden_dim,
+            products=attention + keys_values + 2 * self.intermediate_dim,
+            product_of_width=self.hidden_dim,
+            attention=attention,
+            norms=2 * self.hidden_dim,
+            rest=self.intermediate_dim,
+        )
 
 
 class Attention(eqx.Module):

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ponente.config import execution
+from ponente.models.activations import LayerActivations
 from ponente.models.huggingface import HfWeight
 from ponente.ops.attention import Backend, Mask
 from ponente.ops.dropout import drop
@@ -58,6 +59,10 @@ class LmConfig(draccus.ChoiceRegistry):
     @abstractmethod
     def flops_per_token(self, length: int, vocab_size: int) -> float:
         """Floating-point operations of a forward and backward pass, for each token of rows of a length."""
+
+    @abstractmethod
+    def activations(self) -> LayerActivations:
+        """What one layer makes for each token."""
 
     @classmethod
     @abstractmethod

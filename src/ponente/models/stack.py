@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ponente.config.errors import RefusedError
+from ponente.models.activations import LayerActivations
 from ponente.ops.kept import ATTENTION, PRODUCT, WHOLE
 from ponente.ops.mesh import is_split, whole
 
@@ -35,6 +36,23 @@ _POLICIES: dict[str, Any] = {
     "attention": jax.checkpoint_policies.save_only_these_names(ATTENTION),
     "save_all": _all_but_whole,
 }
+
+
+def kept_numbers(made: LayerActivations, checkpointing: bool | str, parts: int = 1) -> int:
+    """Of one layer, how many numbers are kept for each token until its backward pass.
+
+    Args:
+        parts: of heads and MLPs, where several devices split them.
+    """
+    name = checkpointing if isinstance(checkpointing, str) else "full" if checkpointing else "save_all"
+    numbers = made.input
+    if name in ("dots", "dots_and_attention", "save_all"):
+        numbers += made.product_of_width + made.products // parts
+    if name in ("attention", "dots_and_attention", "save_all"):
+        numbers += made.attention // parts
+    if name == "save_all":
+        numbers += made.norms + made.rest // parts
+    return numbers
 
 
 def fold_layers(

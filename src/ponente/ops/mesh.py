@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ponente.ops.kept import WHOLE
 
@@ -128,7 +128,7 @@ class Layout:
         tensor: names of axes that stay split over the axis `model`.
     """
 
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh  # an abstract one for plans, of devices that are not there
     rows: Axes
     gathered: Mapping[str, Axes]
     tensor: frozenset[str] = frozenset()

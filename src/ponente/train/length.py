@@ -35,6 +35,11 @@ class RunLength:
         if any(value is not None and value < 1 for value in given.values()):
             raise RefusedError(f"found {said[0]}; needed 1 or more. Change it.")
 
+    @property
+    def planned_steps(self) -> int:
+        """The steps that are asked for, as far as that can be told without data."""
+        return _STEPS if self.num_train_steps is None else self.num_train_steps
+
     def steps(self, stream: BatchStream) -> int:
         """How many steps the run takes, in whichever way its length was given; no more than the data last."""
         self.check()
@@ -43,7 +48,7 @@ class RunLength:
         elif self.num_train_tokens is not None:
             asked = stream.steps_for_tokens(self.num_train_tokens)
         else:
-            asked = _STEPS if self.num_train_steps is None else self.num_train_steps
+            asked = self.planned_steps
         if stream.steps is None or asked <= stream.steps:
             return asked
         logger.warning("the data last %s steps with this stop_strategy, not %s", f"{stream.steps:,}", f"{asked:,}")

@@ -24,14 +24,14 @@ def keep_memory() -> None:
     the time of a small model's step. There must be one arena, because those of threads hold no large block, and their
     number is fixed when the second thread asks for memory: so a command calls this first of all.
     """
-    if has_only_cpu() and platform.libc_ver()[0] == "glibc" and _memory() >= _NEEDED_MEMORY:
+    if has_only_cpu() and platform.libc_ver()[0] == "glibc" and machine_memory() >= _NEEDED_MEMORY:
         libc = ctypes.CDLL(None)
         if libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT):  # older ones refuse so much, and then the rest would harm
             libc.mallopt(_M_TRIM_THRESHOLD, -1)
             libc.mallopt(_M_ARENA_MAX, 1)
 
 
-def _memory() -> int:
+def machine_memory() -> int:
     """Bytes of memory that the machine has, or as many as the container may use."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from ponente.config import execution
 from ponente.config.errors import RefusedError
@@ -105,12 +105,20 @@ class MeshConfig:
             return None
         sizes = self.sizes(len(devices))
         used = math.prod(sizes.values())
-        if used == 1:
-            return None
+        return None if used == 1 else self._on(_mesh(sizes, devices[:used]), sizes)
+
+    def planned_layout(self, devices: int) -> Layout | None:
+        """The layout on so many devices, which need not be there: shapes can be split by it, but nothing be run."""
+        self.check()
+        sizes = self.sizes(devices)
+        mesh = AbstractMesh(tuple(sizes[name] for name in _AXES), _AXES, axis_types=(AxisType.Auto,) * len(_AXES))
+        return None if mesh.size == 1 else self._on(mesh, sizes)
+
+    def _on(self, mesh: Mesh | AbstractMesh, sizes: Mapping[str, int]) -> Layout:
         split = [name for name, place in ({one: MODEL for one in _SPLITTABLE} | self.shared_mapping).items() if place]
         gathered = {"embed": DATA} | self.param_mapping
         return Layout(
-            mesh=_mesh(sizes, devices[:used]),
+            mesh=mesh,
             rows=_ROWS,
             gathered={name: _listed(place) for name, place in gathered.items()},
             tensor=frozenset(part for name in split for part in _ALIKE.get(name, (name,)) if sizes[MODEL] > 1),

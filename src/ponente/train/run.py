@@ -16,32 +16,31 @@ from functools import partial
 from typing import Any
 
 import jax
-import optax
 
-from ponente.batches.loader import Loader, abstract_batch
+from ponente.batches.loader import Loader
 from ponente.cluster.context import report_progress
 from ponente.config.errors import RefusedError
 from ponente.config.snapshot import plain_value
 from ponente.models.parameters import count
 from ponente.store.paths import absolute, join
 from ponente.store.redaction import Redactor
-from ponente.train.beginning import Resumption, abstract_state_of, begin, check_sources, find_resumption
+from ponente.train.beginning import Resumption, abstract_state, begin, check_sources, find_resumption
 from ponente.train.changes import changed_fields
 from ponente.train.checkpointer import Checkpointer
+from ponente.train.compiling import step_of
 from ponente.train.config import TrainConfig
 from ponente.train.devices import describe_devices, prepare_devices
 from ponente.train.export import ExportHook, export_hook
+from ponente.train.fitting import check_state
 from ponente.train.loop import Every, Hook, Loop, StepReport
 from ponente.train.mesh import batch_sharding
-from ponente.train.objective import rows_together
 from ponente.train.profiling import Profiler
 from ponente.train.quantization import check_fp8_device
 from ponente.train.run_record import write_run_record
-from ponente.train.setup import ModelSetup, Setup, set_up, set_up_model
+from ponente.train.setup import Setup, set_up
 from ponente.train.show import Progress, Show, logging_to, showing
 from ponente.train.signals import Preempted, ending_at_sigterm, noting_signals
 from ponente.train.state import TrainState, named_arrays
-from ponente.train.step import StepSettings, TrainStep
 from ponente.train.throughput import Throughput, peak_flops
 from ponente.train.tokenizer_copy import keep_tokenizer
 from ponente.train.trackers import RunInfo, Tracker, begin_trackers, check_trackers
@@ -118,6 +117,8 @@ class _Life:
         checkpointer = Checkpointer(trainer.checkpointer, self._run_id, first_step, last_step=setup.steps)
         self._stack.enter_context(checkpointer)
         keep_tokenizer(trainer.checkpointer.folder(self._run_id), setup)
+        check_state(abstract_state(setup))
+        setup, step = step_of(setup, first_step)
         state = begin(setup, self._resumption)
         first = int(state.step)
         self._check_that_steps_are_left(first)
@@ -130,7 +131,7 @@ class _Life:
         export = export_hook(setup, self._run_id, lambda: self._metrics.get("eval/loss"))
         loop = Loop(
             setup=setup,
-            step=TrainStep(step_settings(setup, setup.optimizer, setup.steps)),
+            step=step,
             hooks=[save, *self._evaluation(make_evaluate, tracker), *([] if export is None else [export])],
             tracker=tracker,
             throughput=self._throughput(first),
@@ -140,15 +141,12 @@ class _Life:
             asked_to_stop=self._stack.enter_context(noting_signals()),
             placing=(placing := threading.Lock()),
         )
-        blocks_documents, compute = setup.shape.blocks_documents, trainer.precision.compute
-        parts = 1 if setup.layout is None else setup.layout.row_parts
-        together = rows_together(setup.model, compute, trainer.microbatch, parts, blocks_documents=blocks_documents)
         with Loader(
             setup.data.stream,
             batch_sharding(setup.layout),
             start=first,
             stop=setup.steps,
-            rows_together=together,
+            rows_together=setup.rows_together(),
             placing=placing,
         ) as loader:
             state, done = loop.run(state, loader, first)
@@ -278,33 +276,3 @@ class _SaveHook:
 
     def __call__(self, state: TrainState, step: int) -> None:
         self.save(state, step)
-
-
-def step_settings(model: ModelSetup, optimizer: optax.GradientTransformation, steps: int) -> StepSettings:
-    """What the step of a run of so many is compiled from."""
-    config, trainer = model.config, model.config.trainer
-    averaging = trainer.model_averaging
-    return StepSettings(
-        optimizer=optimizer,
-        learning_rates=config.optimizer.learning_rates(steps),
-        precision=trainer.precision,
-        has_fp8=trainer.has_fp8,
-        layout=model.layout,
-        specs=model.specs,
-        seed=trainer.seed,
-        vocab_size=model.vocab_size,
-        blocks_documents=config.shape().blocks_documents,
-        z_loss=config.z_loss_weight,
-        microbatch=trainer.microbatch,
-        average_beta=None if averaging is None else averaging.beta,
-        watch=trainer.watch,
-    )
-
-
-def lower_step(config: TrainConfig) -> jax.stages.Lowered:
-    """The step of a config as a program, from shapes alone: no data is opened and no weight is made."""
-    model = set_up_model(config)
-    config, steps = model.config, model.config.trainer.num_train_steps or 1
-    optimizer = config.optimizer.build(model.parameters, steps)
-    batch = abstract_batch(config.shape(), config.batches.schedule().size(0), batch_sharding(model.layout))
-    return TrainStep(step_settings(model, optimizer, steps)).lower(abstract_state_of(model, optimizer), batch)

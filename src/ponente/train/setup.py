@@ -4,7 +4,7 @@ In: a config. Out: a `Setup`, with the model's sizes, the vocabulary, open cache
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,7 @@ from ponente.tokens.tokenizer import Tokenizer
 from ponente.train.config import TrainConfig
 from ponente.train.data.caches import OpenData, open_data
 from ponente.train.mesh import check_rows, specs_of
+from ponente.train.objective import rows_together
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class ModelSetup:
     tokenizer: Tokenizer
     vocab_size: int
     hf: HfModelFolder | None  # where its first weights come from, if there
+    planned_devices: int | None = None  # which need not be there; None: those that are
 
     @property
     def model(self) -> LmConfig:
@@ -52,7 +54,13 @@ class ModelSetup:
     @cached_property
     def layout(self) -> Layout | None:
         """How the run lies on its devices; None: it has one."""
-        return self.config.trainer.mesh.layout(jax.devices())
+        mesh, planned = self.config.trainer.mesh, self.planned_devices
+        return mesh.layout(jax.devices()) if planned is None else mesh.planned_layout(planned)
+
+    @property
+    def row_parts(self) -> int:
+        """Into how many parts the rows of a batch are split."""
+        return 1 if self.layout is None else self.layout.row_parts
 
     @cached_property
     def specs(self) -> Any:
@@ -82,9 +90,24 @@ class Setup(EvaluationSetup):
     def optimizer(self) -> optax.GradientTransformation:
         return self.config.optimizer.build(self.parameters, self.steps)
 
+    def rows_together(self) -> Callable[[int], int] | None:
+        """Of a batch of so many rows, how many need common tables of documents; None where no kernel takes tables."""
+        trainer, blocks_documents = self.config.trainer, self.shape.blocks_documents
+        compute, microbatch = trainer.precision.compute, trainer.microbatch
+        return rows_together(self.model, compute, microbatch, self.row_parts, blocks_documents=blocks_documents)
 
-def set_up_model(config: TrainConfig) -> ModelSetup:
-    """The model of a config: its sizes are those of a Hugging Face model where the config asks for that."""
+    def with_rows_at_once(self, rows: int) -> "Setup":
+        """The same with so many rows of a device at once."""
+        trainer = replace(self.config.trainer, per_device_parallelism=rows)
+        return replace(self, config=replace(self.config, trainer=trainer))
+
+
+def set_up_model(config: TrainConfig, planned_devices: int | None = None) -> ModelSetup:
+    """The model of a config: its sizes are those of a Hugging Face model where the config asks for that.
+
+    Args:
+        planned_devices: how many devices it is for, if not for those that are there.
+    """
     hf = None if config.hf_source is None else open_hf_model(config.hf_source)
     if hf is not None and config.use_hf_model_config:
         config = replace(config, model=_hf_model(config.model, hf))
@@ -93,7 +116,7 @@ def set_up_model(config: TrainConfig) -> ModelSetup:
     vocab_size = tokenizer.vocab_size
     if hf is not None and config.pad_tokenizer_to_match_model:
         vocab_size = max(vocab_size, int(hf.config.get("vocab_size", 0)))
-    return ModelSetup(config=config, tokenizer=tokenizer, vocab_size=vocab_size, hf=hf)
+    return ModelSetup(config=config, tokenizer=tokenizer, vocab_size=vocab_size, hf=hf, planned_devices=planned_devices)
 
 
 def set_up(config: TrainConfig, recorded: Mapping[str, Mapping[str, object]] | None = None) -> Setup:

@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec
 from ponente.batches.batch import Batch
 from ponente.models.lm import Dropout
 from ponente.ops.mesh import UNSPLIT, Layout
+from ponente.train.fitting import Need, check_step
 from ponente.train.norms import norm, squares
 from ponente.train.objective import loss_sums
 from ponente.train.precision import Precision
@@ -77,7 +78,7 @@ class TrainStep:
     def __call__(self, state: TrainState, batch: Batch, step: int) -> tuple[TrainState, StepMetrics]:
         """The next state; the one given is used up. `step` is the one that the state is at."""
         watch = self._settings.watch
-        program = self._program(state, batch, watch.include_histograms and watch.is_due(step))
+        program = self._program(state, batch, has_histograms=watch.include_histograms and watch.is_due(step))
         following, metrics = program(state, batch)
         if watch.is_due(step):
             metrics = metrics._replace(watched=metrics.watched | self._weight_norms(following.model))
@@ -93,16 +94,23 @@ class TrainStep:
         )
         return step.lower(state, batch)
 
-    def _program(self, state: TrainState, batch: Batch, has_histograms: bool) -> Any:
+    def _program(self, state: TrainState, batch: Batch, *, has_histograms: bool, is_checked: bool = True) -> Any:
         rows, places = batch.document_starts_BM.shape
         key = (rows, places, has_histograms)
         if key not in self._programs:
             began = time.monotonic()
-            self._programs[key] = self.lower(state, batch, has_histograms=has_histograms).compile()
+            program = self.lower(state, batch, has_histograms=has_histograms).compile()
             extra = f", of up to {places} documents on average" if places else ""
             extra += ", with histograms" if has_histograms else ""
             logger.info("compiled the step for batches of %d rows%s in %.1f s", rows, extra, time.monotonic() - began)
+            if is_checked:
+                check_step(Need.of(program), self._settings.microbatch)
+            self._programs[key] = program
         return self._programs[key]
+
+    def need(self, state: TrainState, batch: Batch) -> Need:
+        """What the step takes of a device; shapes are enough. The program is kept."""
+        return Need.of(self._program(state, batch, has_histograms=False, is_checked=False))
 
 
 def _step(

@@ -18,6 +18,8 @@ from ponente.train.trackers import LocalTrackerConfig, TrackerConfig
 from ponente.train.watch import WatchConfig
 from ponente.train.watchdog import WatchdogConfig
 
+AUTO = "auto"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig(RunLength):
@@ -26,7 +28,7 @@ class TrainerConfig(RunLength):
     mp: str = "f32"
     quantization: QuantizationConfig | None = None
     id: str | None = execution(None)  # the run's name; with the same one, a command goes on where the last stopped
-    per_device_parallelism: int = execution(-1)  # rows at once; -1: the whole batch
+    per_device_parallelism: int | str = execution(-1)  # rows at once; -1: the whole batch; auto: as many as fit
     per_device_eval_parallelism: int = execution(-1)
     steps_per_eval: int = observation(1000)
     max_eval_batches: int | None = observation(None)
@@ -65,8 +67,14 @@ class TrainerConfig(RunLength):
 
     @property
     def microbatch(self) -> int | None:
-        """Rows of a device at once in training; None for all."""
-        return None if self.per_device_parallelism == -1 else self.per_device_parallelism
+        """Rows of a device at once in training; None for all, or where it is still to be found out."""
+        rows = self.per_device_parallelism
+        return rows if isinstance(rows, int) and rows != -1 else None
+
+    @property
+    def finds_microbatch(self) -> bool:
+        """Whether as many rows at once are taken as fit."""
+        return self.per_device_parallelism == AUTO
 
     @property
     def trackers(self) -> list[TrackerConfig]:
@@ -78,9 +86,13 @@ class TrainerConfig(RunLength):
         """Refuses what could never work, before devices are touched."""
         super().check()
         _ = self.precision, self.watch.targets
-        for key in ("per_device_parallelism", "per_device_eval_parallelism"):
-            if (rows := getattr(self, key)) != -1 and rows < 1:
-                raise RefusedError(f"found trainer.{key}: {rows}; needed 1 or more, or -1 for as many as there are.")
+        for key, words in (("per_device_parallelism", (AUTO,)), ("per_device_eval_parallelism", ())):
+            rows = getattr(self, key)
+            if rows not in (-1, *words) and (isinstance(rows, str) or rows < 1):
+                or_auto = ", or auto for as many as fit" if words else ""
+                raise RefusedError(
+                    f"found trainer.{key}: {rows}; needed 1 or more, or -1 for as many as there are{or_auto}."
+                )
         for key in ("steps_per_eval", "max_eval_batches"):
             if (number := getattr(self, key)) is not None and number < 1:
                 raise RefusedError(f"found trainer.{key}: {number}; needed 1 or more. Change it.")

@@ -21,7 +21,6 @@ REFUSED: dict[str, Any] = {
     "trainer.quantization.targets": ["mlp"],
     "trainer.distributed": {"num_processes": 2},
     "model.gradient_checkpointing": "offload",
-    "trainer.per_device_parallelism": "auto",
 }
 
 

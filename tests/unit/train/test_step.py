@@ -106,11 +106,11 @@ def test_products_of_layers_and_no_others_are_made_in_8_bits_where_asked_for(mod
 
 
 def test_the_loss_is_a_sum_over_a_sum_and_not_a_mean_of_rows() -> None:
-    _, metrics = TrainStep(settings())(state(), batch(), 0)
-    parts = []
+    run, parts = TrainStep(settings()), []
+    _, metrics = run(state(), batch(), 0)
     for row in range(ROWS):
         one = jax.tree.map(lambda array: array[row : row + 1], batch())
-        _, numbers = TrainStep(settings())(state(), one, 0)
+        _, numbers = run(state(), one, 0)
         parts.append((float(numbers.loss), float(numbers.weight)))
     summed = sum(loss * weight for loss, weight in parts) / sum(weight for _, weight in parts)
     np.testing.assert_allclose(float(metrics.loss), summed, rtol=1e-6)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from ponente.train.beginning import begin
 from ponente.train.config import TrainConfig, load_train_config
 from ponente.train.export_command import export_checkpoint
 from ponente.train.finiteness import NotFiniteError
+from ponente.train.fitting import Need, largest_that_fits
 from ponente.train.run import TrainResult
 from ponente.train.run_record import read_run_record
 from ponente.train.setup import set_up
@@ -66,18 +66,6 @@ class Site:
     def weights(self, run: str = "run") -> dict[str, np.ndarray[Any, Any]]:
         model = load_saved_model(str(self.folder / "checkpoints" / run)).weights
         return {str(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(model)[0]}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Programs that several runs share are compiled once."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
-    jax.config.update(names[0], str(tmp_path_factory.mktemp("compiled")))
-    jax.config.update(names[1], 0)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
 
 
 @pytest.fixture(scope="session")
@@ -257,6 +245,36 @@ def test_accumulation_gives_the_same_losses(site: Site) -> None:
     site.train("--trainer.per_device_parallelism", "1", run="parts")
     np.testing.assert_allclose(site.losses("parts"), site.losses("whole"), rtol=1e-5)
     assert site.losses("parts") != site.losses("whole")
+
+
+def test_as_many_rows_at_once_are_taken_as_fit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs: dict[int, Need] = {}
+
+    def noting(*given: Any) -> Any:
+        rows, found = largest_that_fits(*given)
+        needs.update(found)
+        return rows, found
+
+    monkeypatch.setattr("ponente.train.compiling.largest_that_fits", noting)
+    auto = ("--trainer.per_device_parallelism", "auto", "--trainer.train_batch_size", "16")
+    site.train("--trainer.train_batch_size", "16", run="whole")
+    site.train(*auto, run="roomy")
+    assert list(needs) == [16]
+    assert site.losses("roomy") == site.losses("whole")
+    monkeypatch.setattr("ponente.train.compiling.device_memory", lambda: needs[16].total - 1)
+    site.train(*auto, run="crowded")
+    assert 1 < len(needs) <= 3
+    np.testing.assert_allclose(site.losses("crowded"), site.losses("whole"), rtol=1e-5)
+    monkeypatch.setattr("ponente.train.fitting.device_memory", lambda: needs[16].total - 1)
+    with pytest.raises(RefusedError, match=r"found a step that needs .*Set trainer.per_device_parallelism: auto"):
+        site.train("--trainer.train_batch_size", "16", run="refused")
+    assert not site.metrics("refused")
+
+
+def test_a_state_that_no_device_has_room_for_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ponente.train.fitting.device_memory", lambda: 1000)
+    with pytest.raises(RefusedError, match=r"found a state .* GiB for each device, which has"):
+        site.train()
 
 
 def test_evaluation_comes_when_and_on_as_much_as_is_asked(site: Site) -> None:

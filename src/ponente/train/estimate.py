@@ -1,0 +1,163 @@
+"""What a run would take of some hardware that need not be there: memory, hours, money.
+
+In: a config, and the name of hardware. Out: an `Estimate`. Parameters, operations and the state of each device follow
+from shapes and the mesh exactly; what a step needs while it runs is reckoned from what its layers keep.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+
+from ponente.models.parameters import LAYERS, count, is_parameter
+from ponente.models.stack import kept_numbers
+from ponente.train.beginning import abstract_state_of
+from ponente.train.compiling import lower_step
+from ponente.train.config import TrainConfig
+from ponente.train.devices import prepare_devices
+from ponente.train.fitting import GIB, Need, bytes_of_part
+from ponente.train.hardware import Hardware, hardware, hardware_here
+from ponente.train.mesh import check_rows
+from ponente.train.setup import ModelSetup, set_up_model
+
+MFU = 0.5  # what is supposed where nothing is said
+_LOSS_LOGITS = 1 << 28  # of a chunk of the loss, in float32 and once more in 16 bits
+_RESERVED = 0.07  # of a device's memory: the runtime's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of one device."""
+
+    weights: int
+    optimizer: int
+    gradients: int
+    kept: int  # of layers, until their backward pass
+    working: int  # weights in the type that is computed with, and whole ones of a layer; its run; a chunk of the loss
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.optimizer + self.gradients + self.kept + self.working
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a run takes."""
+
+    parameters: int
+    flops_per_token: float
+    tokens_a_step: int
+    steps: int | None  # None: it depends on the data
+    mesh: dict[str, int]
+    rows_at_once: int
+    memory: Memory
+    hardware: Hardware
+    mfu: float
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.total <= _room(self.hardware)
+
+    @property
+    def tokens_a_second(self) -> float | None:
+        """None: the peak is not known."""
+        hardware = self.hardware
+        return None if hardware.peak is None else self.mfu * hardware.peak * hardware.devices / self.flops_per_token
+
+    def lines(self) -> Iterator[str]:
+        """The estimate for people."""
+        hardware, memory = self.hardware, self.memory
+        axes = ", ".join(f"{name} {size}" for name, size in self.mesh.items() if size > 1) or "one device"
+        yield f"parameters          {self.parameters:,}"
+        yield f"operations a token  {self.flops_per_token:.4g}, forward and backward"
+        yield f"a step              {self.tokens_a_step:,} tokens"
+        yield f"hardware            {hardware.name}: {hardware.devices} x {hardware.memory / GIB:.0f} GiB; mesh: {axes}"
+        yield f"memory of a device  {memory.total / GIB:.1f} GiB with {self.rows_at_once} rows at once: " + (
+            "fits" if self.fits else "does NOT fit"
+        )
+        for name in ("weights", "optimizer", "gradients", "kept", "working"):
+            yield f"  {name:<18}{getattr(memory, name) / GIB:.2f}"
+        if (speed := self.tokens_a_second) is not None:
+            yield f"speed               {speed:,.0f} tokens a second, at {self.mfu:.0%} of the peak (--mfu)"
+            tokens = 1e9 if self.steps is None else float(self.steps * self.tokens_a_step)
+            hours = tokens / speed / 3600
+            of_devices = hours * hardware.devices
+            what = "a billion tokens    " if self.steps is None else f"{self.steps:,} steps".ljust(20)
+            yield f"{what}{tokens:,.0f} tokens, {hours:,.1f} hours, {of_devices:,.0f} hours of devices"
+            if hardware.price is not None:
+                cost = of_devices * hardware.price
+                yield f"cost                about ${cost:,.0f}, at ${hardware.price:.2f} an hour of each (--price)"
+
+
+def estimate_lines(config: TrainConfig, name: str, *, mfu: float = MFU, price: float | None = None) -> Iterator[str]:
+    """The estimate for people, on hardware of that name; without one on these devices, for which a step is compiled."""
+    machine = hardware(name) if name else hardware_here()
+    yield from estimate(config, machine if price is None else replace(machine, price=price), mfu=mfu).lines()
+    if not name:
+        prepare_devices(config.trainer)
+        yield f"compiled here       a step needs {Need.of(lower_step(config).compile())}"
+
+
+def estimate(config: TrainConfig, hardware: Hardware, *, mfu: float = MFU) -> Estimate:
+    """What the run of a config takes; neither the hardware nor its data need be there."""
+    config.check()
+    model = set_up_model(config, planned_devices=hardware.devices)
+    config, trainer = model.config, model.config.trainer
+    check_rows(model.layout, trainer.batch_sizes, trainer.microbatch)
+    size, length = max(trainer.batch_sizes), config.shape().length
+    here = size // model.row_parts
+    memory = {rows: _memory(model, rows, is_in_parts=rows < here) for rows in _rows_at_once(model, here)}
+    rows = max((rows for rows, one in memory.items() if one.total <= _room(hardware)), default=min(memory))
+    steps = trainer.num_train_steps
+    if trainer.num_train_tokens is not None:
+        steps = config.batches.schedule().steps_for(-(-trainer.num_train_tokens // length))
+    return Estimate(
+        parameters=count(model.parameters),
+        flops_per_token=model.model.flops_per_token(length, model.vocab_size),
+        tokens_a_step=size * length,
+        steps=steps,
+        mesh={} if model.layout is None else dict(model.layout.mesh.shape),
+        rows_at_once=rows,
+        memory=memory[rows],
+        hardware=hardware,
+        mfu=mfu,
+    )
+
+
+def _room(hardware: Hardware) -> float:
+    return hardware.memory * (1 - _RESERVED)
+
+
+def _rows_at_once(model: ModelSetup, here: int) -> list[int]:
+    """Of the rows of a device, how many may be taken at once: what the config says, or any that divides them."""
+    trainer = model.config.trainer
+    if trainer.finds_microbatch:
+        return [rows for rows in range(1, here + 1) if here % rows == 0]
+    return [trainer.microbatch or here]
+
+
+def _memory(model: ModelSetup, rows: int, *, is_in_parts: bool) -> Memory:
+    config, layout = model.config, model.layout
+    state = abstract_state_of(model, config.optimizer.build(model.parameters, config.trainer.planned_steps))
+    weights = sum(map(bytes_of_part, jax.tree.leaves(state.model)))
+    extra = sum(map(bytes_of_part, jax.tree.leaves((state.optimizer, state.average, state.step))))
+    computed = jnp.dtype(config.trainer.precision.compute).itemsize
+    gradient = weights if is_in_parts else weights * computed // jnp.dtype(config.trainer.precision.parameters).itemsize
+    cast = 0 if computed == jnp.dtype(config.trainer.precision.parameters).itemsize else weights // 2
+    tensor = 1 if layout is None else layout.tensor_parts
+    made, checkpointing = model.model.activations(), model.model.gradient_checkpointing
+    tokens = rows * config.shape().length
+    logits = tokens * model.vocab_size
+    kept = model.model.cache_sizes()[0] * tokens * kept_numbers(made, checkpointing, tensor) * computed
+    one_layer = tokens * kept_numbers(made, False, tensor) * computed
+    leaves = jax.tree.leaves(model.parameters, is_leaf=is_parameter)
+    whole = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.axes[0] == LAYERS)
+    return Memory(
+        weights=weights,
+        optimizer=extra,
+        gradients=gradient,
+        kept=kept,
+        working=cast + one_layer * 3 // 2 + 2 * whole * computed // tensor + 6 * min(_LOSS_LOGITS, logits),
+    )

@@ -1,0 +1,84 @@
+"""Accelerators by name: how many devices, how much memory and how many operations a second each has, and its price.
+
+Prices are what clouds list for an hour of one device on demand, rounded, as of 2025; `--price` gives your own.
+"""
+
+import re
+from dataclasses import dataclass
+
+import jax
+
+from ponente.config.errors import RefusedError
+from ponente.train.fitting import device_memory
+from ponente.train.throughput import peak_flops
+
+_GIB = 1 << 30
+_TERA = 1e12
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Some devices of a kind."""
+
+    name: str
+    devices: int
+    memory: int  # bytes of one device
+    peak: float | None  # operations a second of one, dense bfloat16; None: not known
+    price: float | None  # dollars an hour of one
+
+
+@dataclass(frozen=True)
+class _Kind:
+    memory_gib: float
+    peak_tera: float
+    price: float
+    cores: int = 1  # of a chip, where names count cores
+
+
+_GPUS = {
+    "h200": _Kind(141e9 / _GIB, 989.4, 3.8),
+    "h100": _Kind(80, 989.4, 3.0),
+    "b200": _Kind(180e9 / _GIB, 2250.0, 6.0),
+    "a100-80": _Kind(80, 312.0, 1.8),
+    "a100-40": _Kind(40, 312.0, 1.3),
+    "l40s": _Kind(48, 362.0, 1.0),
+    "rtx4090": _Kind(24, 165.2, 0.4),
+}
+_TPUS = {
+    "v4": _Kind(32, 275.0, 3.22, cores=2),
+    "v5p": _Kind(95, 459.0, 4.2, cores=2),
+    "v5litepod": _Kind(16, 197.0, 1.2),
+    "v5e": _Kind(16, 197.0, 1.2),
+    "v6e": _Kind(32, 918.0, 2.7),
+}
+
+
+def hardware(name: str) -> Hardware:
+    """Devices by name: `8xh100` (or `h100`) for GPUs, `v5p-128` for a slice of TPUs.
+
+    A v4 or v5p slice is named by its cores, of which a chip has two; a device is a chip.
+    """
+    wanted = name.lower().replace(" ", "").replace("×", "x")
+    if gpu := re.fullmatch(r"(?:(\d+)x)?(.+)", wanted):
+        count, kind = int(gpu[1] or 1), _GPUS.get(gpu[2])
+        if kind is not None and count > 0:
+            return _made(name, count, kind)
+    if tpu := re.fullmatch(r"(.+)-(\d+)", wanted):
+        chip = _TPUS.get(tpu[1])
+        if chip is not None and int(tpu[2]) >= chip.cores and int(tpu[2]) % chip.cores == 0:
+            return _made(name, int(tpu[2]) // chip.cores, chip)
+    raise RefusedError(
+        f"found hardware {name}; needed a number of GPUs, such as 8xh100 ({', '.join(_GPUS)}), or a slice of TPUs, "
+        f"such as v5p-128 ({', '.join(_TPUS)}). Name one of them."
+    )
+
+
+def hardware_here() -> Hardware:
+    """The devices of this process."""
+    devices = jax.devices()
+    kind = devices[0].device_kind
+    return Hardware(kind, len(devices), device_memory(), peak_flops(kind), None)
+
+
+def _made(name: str, devices: int, kind: _Kind) -> Hardware:
+    return Hardware(name, devices, int(kind.memory_gib * _GIB), kind.peak_tera * _TERA, kind.price)
