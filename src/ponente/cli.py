@@ -327,7 +327,12 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
     from ponente.train.config import load_train_config
 
     _log_to_terminal()
-    result = train_lm(load_train_config(options.config_path, options.overrides).config)
+    config = load_train_config(options.config_path, options.overrides).config
+    if not config.trainer.distributed.is_first:
+        logging.getLogger("ponente.train").setLevel(logging.WARNING)
+    result = train_lm(config)
+    if not config.trainer.distributed.is_first:
+        return 0
     for name, value in result.metrics.items():
         if name.endswith(("/loss", "/bpb")):
             print(f"{name}: {value:.4f}")

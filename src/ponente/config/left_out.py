@@ -70,7 +70,6 @@ NOT_YET: dict[str, tuple[Any, ...]] = {
     "labeled_eval": _OFF,
     "trainer.quantization.int8": _OFF,
     "trainer.quantization.targets": _OFF,
-    "trainer.distributed": (*_OFF, {"initialize_jax_distributed": True}, {"initialize_jax_distributed": False}),
 }
 _NOT_YET_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model.gradient_checkpointing": (_is("offload"), "use true, or a policy such as dots"),

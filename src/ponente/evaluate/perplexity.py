@@ -26,7 +26,7 @@ from ponente.batches.training import evaluation_stream, held_out_stream
 from ponente.ops.loss import entropy_sum
 from ponente.ops.mesh import UNSPLIT, Layout, Tensor
 from ponente.tokens.tokenizer import Tokenizer
-from ponente.train.mesh import batch_sharding
+from ponente.train.mesh import batch_sharding, placed
 from ponente.train.objective import loss_sums, rows_together, tokens_of
 from ponente.train.precision import Precision
 from ponente.train.setup import EvaluationSetup
@@ -72,7 +72,7 @@ class Evaluation:
         """The metrics of a model: `eval/loss`, `eval/<tag>/loss` and so on."""
         began = time.monotonic()
         if self.layout is not None:
-            model = jax.device_put(model, jax.tree.map(self.layout.sharding, self.specs))
+            model = placed(model, jax.tree.map(self.layout.sharding, self.specs))
         weights = jax.jit(self.precision.for_computing)(model)
         sums = {one.name: self._sums(one, weights) for one in self.sets}
         metrics = self._metrics({name: Sums(*map(float, found)) for name, found in sums.items()})
@@ -94,7 +94,9 @@ class Evaluation:
 
     def _everywhere(self, tree: Any) -> Any:
         """The same on all devices of the layout."""
-        return tree if self.layout is None else jax.device_put(tree, self.layout.sharding(PartitionSpec()))
+        if (layout := self.layout) is None:
+            return tree
+        return placed(tree, jax.tree.map(lambda _: layout.sharding(PartitionSpec()), tree))
 
     @cached_property
     def _compiled(self) -> Any:

@@ -16,7 +16,7 @@ from ponente.models.saved import checkpoint_in
 from ponente.models.vocabulary import padded
 from ponente.store.checkpoint import CheckpointMetadata, load, read_metadata, whole_checkpoints
 from ponente.train.config import TrainConfig
-from ponente.train.mesh import state_shardings
+from ponente.train.mesh import placed, state_shardings
 from ponente.train.setup import ModelSetup, Setup
 from ponente.train.state import TrainState, first_state, named_arrays, state_of, with_arrays
 from ponente.train.trainer import TrainerConfig
@@ -169,7 +169,7 @@ def _weights(setup: Setup, path: str, *, is_partial: bool) -> Any:
 
 def _with_weights(setup: Setup, model: Any) -> TrainState:
     is_averaged, places = setup.config.trainer.model_averaging is not None, _shardings(setup)
-    model = model if places is None else jax.device_put(model, places.model)
+    model = model if places is None else placed(model, places.model)
     state: TrainState = jax.jit(
         lambda model: state_of(model, setup.optimizer, is_averaged=is_averaged), out_shardings=places
     )(model)

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 
 import jax
 
+from ponente.cluster.gang import Alone, Gang, first_then_others, from_first, is_first
 from ponente.config import RefusedError, execution, observation
 from ponente.config.durations import seconds_of
 from ponente.store import checkpoint
@@ -99,6 +100,7 @@ class Checkpointer:
     Args:
         first_step: the step that training begins at; no checkpoint of a later one may be there.
         last_step: the step that it ends with, whose checkpoint is permanent.
+        gang: the run's processes, each of which has one of these; the first holds the folders and removes what is old.
         clock: seconds, for the time between temporary checkpoints.
     """
 
@@ -109,8 +111,10 @@ class Checkpointer:
         first_step: int,
         *,
         last_step: int | None = None,
+        gang: Gang | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._gang = gang or Alone()
         self._config, self._clock = config, clock
         self._first_step, self._last_step = first_step, last_step
         self._interval = seconds_of(config.save_interval, _INTERVAL_KEY) or math.inf
@@ -122,9 +126,10 @@ class Checkpointer:
         self._last_save = clock()
         self._saved_step: int | None = None
         try:
-            for folder in self._folders:
-                self._holds.append(checkpoint.FolderHold(folder))
-                checkpoint.remove_leftovers(folder)
+            with first_then_others(self._gang, "folders of checkpoints"):
+                for folder in self._folders if is_first(self._gang) else ():
+                    self._holds.append(checkpoint.FolderHold(folder))
+                    checkpoint.remove_leftovers(folder)
             self._earlier = self._whole()
             self._check_history()
         except BaseException:
@@ -154,15 +159,23 @@ class Checkpointer:
         if jax.default_backend() != "cpu":
             self._staging.prepare(arrays)
 
-    def due(self, step: int) -> Due | None:
-        """Whether the state after `step` steps is to be saved, and for how long; raises what failed before."""
+    def due(self, step: int, *, is_time: bool | None = None) -> Due | None:
+        """Whether the state after `step` steps is to be saved, and for how long; raises what failed before.
+
+        Args:
+            is_time: for a temporary one, as processes agree on it; None: as this process wants it.
+        """
         self._raise_failure()
         if step == self._saved_step or (step <= self._first_step and step != self._last_step):
             return None
         if self._is_permanent(step):
             return "permanent"
+        return "temporary" if (self.wants_temporary() if is_time is None else is_time) else None
+
+    def wants_temporary(self) -> bool:
+        """Whether it is time for a temporary checkpoint, and this process is free to write it."""
         is_free = self._pending is None or self._pending.is_done()  # a slow disk makes them rarer, not training slower
-        return "temporary" if is_free and self.seconds_to_next() <= 0 else None
+        return is_free and self.seconds_to_next() <= 0
 
     def _is_permanent(self, step: int) -> bool:
         return step == self._last_step or self._config.is_permanent(step)
@@ -181,9 +194,9 @@ class Checkpointer:
         is_temporary = not self._is_permanent(step)
         path = checkpoint.step_path(self._temporary_folder if is_temporary else self._folder, step)
         self._last_save, self._saved_step = self._clock(), step
-        if path in self._whole():
+        if from_first(self._gang, f"whether {path} is there", path in self._whole()):
             logger.info("%s is there already", path)
-            if not is_temporary:
+            if not is_temporary and is_first(self._gang):
                 checkpoint.make_permanent(path)
             return
         began = time.monotonic()
@@ -193,7 +206,8 @@ class Checkpointer:
             metadata,
             is_temporary=is_temporary,
             staging=self._staging,
-            when_whole=lambda: self._remove_old(path),
+            when_whole=(lambda: self._remove_old(path)) if is_first(self._gang) else None,
+            writers=self._gang,
         )
         held = time.monotonic() - began
         logger.info("step %s: training stood for %.2f s, while its state was copied to the host", f"{step:,}", held)

@@ -23,6 +23,12 @@ logger = logging.getLogger(__name__)
 
 def prepare_devices(trainer: TrainerConfig) -> None:
     """Applies the trainer's settings of JAX, and refuses a machine without an accelerator where one is required."""
+    prepare_jax(trainer)
+    check_devices(trainer)
+
+
+def prepare_jax(trainer: TrainerConfig) -> None:
+    """Applies the trainer's settings of JAX; no device is touched."""
     keep_memory()
     if not any(name in os.environ for name in _MEMORY_SHARES):
         os.environ[_MEMORY_SHARES[0]] = _MEMORY_SHARE
@@ -34,6 +40,10 @@ def prepare_devices(trainer: TrainerConfig) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     for key, value in {**_DEFAULTS, **trainer.jax_config}.items():
         jax.config.update(key, value)
+
+
+def check_devices(trainer: TrainerConfig) -> None:
+    """Refuses a machine without an accelerator where one is required."""
     if trainer.require_accelerator and jax.default_backend() == "cpu":
         raise RefusedError(
             "found no accelerator (JAX sees CPUs alone), but trainer.require_accelerator: true; needed a GPU or TPU. "

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ponente.cluster.gang import Gang, first_then_others, is_first
 from ponente.config.errors import UserError
 from ponente.models.hf_card import ModelCard
 from ponente.models.hf_export import has_hf_model, save_hf_model
@@ -12,6 +13,7 @@ from ponente.store.paths import absolute, join
 from ponente.tokens.load import tokenizer_files
 from ponente.tokens.passthrough import PASSTHROUGH
 from ponente.train.config import TrainConfig
+from ponente.train.mesh import whole_on_host
 from ponente.train.precision import FLOAT_TYPES
 from ponente.train.setup import ModelSetup, Setup
 from ponente.train.state import TrainState
@@ -44,6 +46,7 @@ class ExportHook:
     run_id: str
     folder: str
     eval_loss: Callable[[], float | None]
+    gang: Gang
 
     def place(self, step: int) -> str:
         """Where the model of a step lies."""
@@ -54,7 +57,14 @@ class ExportHook:
         return is_last or (every is not None and step > 0 and step % every == 0)
 
     def __call__(self, state: TrainState, step: int) -> None:
-        place, config = self.place(step), self.setup.config
+        place = self.place(step)
+        model = whole_on_host(state.evaluated) if self.gang.count > 1 else state.evaluated
+        with first_then_others(self.gang, f"export of step {step}"):
+            if is_first(self.gang):
+                self._export(place, model, step)
+
+    def _export(self, place: str, model: Any, step: int) -> None:
+        config = self.setup.config
         if has_hf_model(place):
             logger.info("%s is there already", place)
         else:
@@ -68,7 +78,7 @@ class ExportHook:
                 eval_loss=self.eval_loss(),
                 base_model=config.hf_source,
             )
-            export_model(place, state.evaluated, self.setup, card)
+            export_model(place, model, self.setup, card)
             logger.info("exported %s", place)
         if (repository := upload_to(config)) is not None:
             from ponente.models.hf_hub import upload_folder
@@ -81,11 +91,12 @@ class ExportHook:
                 logger.warning("%s was not uploaded (%s); training goes on", place, error)
 
 
-def export_hook(setup: Setup, run_id: str, eval_loss: Callable[[], float | None]) -> ExportHook | None:
+def export_hook(setup: Setup, run_id: str, eval_loss: Callable[[], float | None], gang: Gang) -> ExportHook | None:
     """The export of a run; None where it has no `hf_save_path`."""
     if setup.config.hf_save_path is None:
         return None
-    return ExportHook(setup=setup, run_id=run_id, folder=absolute(setup.config.hf_save_path), eval_loss=eval_loss)
+    folder = absolute(setup.config.hf_save_path)
+    return ExportHook(setup=setup, run_id=run_id, folder=folder, eval_loss=eval_loss, gang=gang)
 
 
 def upload_to(config: TrainConfig) -> str | None:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ponente.batches.batch import Batch
 from ponente.batches.loader import Loader
+from ponente.train.agreement import Agreement
 from ponente.train.finiteness import check_finite
 from ponente.train.profiling import Profiler
 from ponente.train.setup import Setup
@@ -69,7 +70,7 @@ class Loop:
     watchdog: Watchdog
     profiler: Profiler
     on_step: Callable[[StepReport], None]
-    asked_to_stop: threading.Event
+    agreement: Agreement
     placing: threading.Lock  # the loader's
     loss: float | None = None  # of the last step that has ended
 
@@ -90,14 +91,15 @@ class Loop:
             if pending is not None:
                 self._report(*pending, state)
             pending = (step, metrics)
+            self.agreement.after(done)
             due = [hook for hook in self.hooks if hook.is_due(done, is_last=done == last)]
-            if due or self.asked_to_stop.is_set() or self.profiler.is_last(step):
+            if due or self.agreement.stops or self.profiler.is_last(step):
                 self._report(*pending, state)
                 pending = None
                 if self.profiler.is_last(step):
                     self.profiler.stop()
                 self._act(due, state, done)
-            if self.asked_to_stop.is_set():
+            if self.agreement.stops:
                 break
         if pending is not None:
             self._report(*pending, state)

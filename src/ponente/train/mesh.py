@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from ponente.config import execution
@@ -101,7 +102,7 @@ class MeshConfig:
         CPUs are split only where sizes are given: several of them are there to try a mesh out.
         """
         self.check()
-        if devices[0].platform == "cpu" and not self.is_given:
+        if devices[0].platform == "cpu" and not self.is_given and jax.process_count() == 1:
             return None
         sizes = self.sizes(len(devices))
         used = math.prod(sizes.values())
@@ -194,6 +195,24 @@ def state_shardings(layout: Layout, specs: Any, shapes: Any) -> Any:
         return layout.sharding(spec if len(spec) == len(leaf.shape) else PartitionSpec())
 
     return jax.tree_util.tree_map_with_path(sharding, shapes)
+
+
+def placed(tree: Any, shardings: Any) -> Any:
+    """Arrays that every process has on its host, or on devices, as they are to lie on devices of all processes."""
+
+    def place(array: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+        is_there = isinstance(array, jax.Array) and not array.is_fully_addressable
+        if is_there or sharding.is_fully_addressable:
+            moved: jax.Array = jax.device_put(array, sharding)
+            return moved
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: np.asarray(array)[index])
+
+    return jax.tree.map(place, tree, shardings)
+
+
+def whole_on_host(tree: Any) -> Any:
+    """Arrays that lie on devices of several processes, as NumPy's, in every process; all must call it."""
+    return jax.tree.map(lambda array: multihost_utils.process_allgather(array, tiled=True), tree)
 
 
 def check_rows(layout: Layout | None, sizes: Sequence[int], microbatch: int | None) -> None:

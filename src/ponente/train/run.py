@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,17 +19,21 @@ import jax
 
 from ponente.batches.loader import Loader
 from ponente.cluster.context import report_progress
+from ponente.cluster.gang import Gang, first_then_others, from_first, is_first
 from ponente.config.errors import RefusedError
 from ponente.config.snapshot import plain_value
 from ponente.models.parameters import count
+from ponente.store.checkpoint import read_metadata
 from ponente.store.paths import absolute, join
 from ponente.store.redaction import Redactor
+from ponente.train.agreement import Agreement
 from ponente.train.beginning import Resumption, abstract_state, begin, check_sources, find_resumption
 from ponente.train.changes import changed_fields
 from ponente.train.checkpointer import Checkpointer
 from ponente.train.compiling import step_of
 from ponente.train.config import TrainConfig
-from ponente.train.devices import describe_devices, prepare_devices
+from ponente.train.devices import check_devices, describe_devices, prepare_jax
+from ponente.train.distributed import joined
 from ponente.train.export import ExportHook, export_hook
 from ponente.train.fitting import check_state
 from ponente.train.loop import Every, Hook, Loop, StepReport
@@ -38,12 +42,13 @@ from ponente.train.profiling import Profiler
 from ponente.train.quantization import check_fp8_device
 from ponente.train.run_record import write_run_record
 from ponente.train.setup import Setup, set_up
-from ponente.train.show import Progress, Show, logging_to, showing
+from ponente.train.show import NoShow, Progress, Show, logging_to, showing
 from ponente.train.signals import Preempted, ending_at_sigterm, noting_signals
 from ponente.train.state import TrainState, named_arrays
 from ponente.train.throughput import Throughput, peak_flops
 from ponente.train.tokenizer_copy import keep_tokenizer
 from ponente.train.trackers import RunInfo, Tracker, begin_trackers, check_trackers
+from ponente.train.trainer import TrainerConfig
 from ponente.train.watchdog import Watchdog
 
 Evaluate = Callable[[Any], dict[str, float]]  # weights → metrics
@@ -75,19 +80,37 @@ def train(config: TrainConfig, *, make_evaluate: MakeEvaluate | None = None) -> 
     """
     config.check()
     check_trackers(config.trainer.tracker)
-    run_id = config.trainer.id or new_run_id()
-    with ExitStack() as stack:
-        stack.enter_context(logging_to(join(absolute(config.trainer.log_dir), f"{run_id}.log")))
+    prepare_jax(config.trainer)
+    with joined(config.trainer.distributed, _common(config)) as gang, ExitStack() as stack:
+        run_id = from_first(gang, "the run's name", config.trainer.id or new_run_id())
+        name = run_id if is_first(gang) else f"{run_id}.{gang.index}"
+        stack.enter_context(logging_to(join(absolute(config.trainer.log_dir), f"{name}.log")))
         stack.enter_context(ending_at_sigterm())
-        prepare_devices(config.trainer)
+        check_devices(config.trainer)
         if config.trainer.has_fp8:
             check_fp8_device()
         logger.info("run %s on %s", run_id, describe_devices(config.trainer.mesh.layout(jax.devices())))
-        resumption = find_resumption(config.trainer, run_id)
+        resumption = _resumption(config.trainer, run_id, gang)
         if resumption is None:
             check_sources(config)
-        setup = set_up(config, recorded=None if resumption is None else resumption.metadata.about.get("orders"))
-        return _Life(setup, run_id, resumption, stack).train(make_evaluate)
+        recorded = None if resumption is None else resumption.metadata.about.get("orders")
+        with first_then_others(gang, "caches"):
+            setup = set_up(config, recorded=recorded, beside_training=gang.count == 1)
+        return _Life(setup, run_id, resumption, gang, stack).train(make_evaluate)
+
+
+def _common(config: TrainConfig) -> dict[str, Any]:
+    """What all processes of a run must be started with."""
+    alike = replace(config.trainer.distributed, process_id=None, local_device_ids=None)
+    whole: dict[str, Any] = plain_value(replace(config, trainer=replace(config.trainer, distributed=alike)))
+    return whole
+
+
+def _resumption(trainer: TrainerConfig, run_id: str, gang: Gang) -> Resumption | None:
+    """Where the run goes on, as the first process finds it: others may see its folder a moment later."""
+    found = find_resumption(trainer, run_id) if is_first(gang) else None
+    path = from_first(gang, "the checkpoint to go on from", None if found is None else found.path)
+    return found if found is not None or path is None else Resumption(path, read_metadata(path))
 
 
 def new_run_id() -> str:
@@ -98,8 +121,9 @@ def new_run_id() -> str:
 class _Life:
     """A run from where it stands to its end, in this process; what it opens is closed with the stack."""
 
-    def __init__(self, setup: Setup, run_id: str, resumption: Resumption | None, stack: ExitStack) -> None:
+    def __init__(self, setup: Setup, run_id: str, resumption: Resumption | None, gang: Gang, stack: ExitStack) -> None:
         self._setup = setup
+        self._gang = gang
         self._run_id = run_id
         self._folder = join(absolute(setup.config.trainer.log_dir), run_id)
         self._resumption = resumption
@@ -114,9 +138,12 @@ class _Life:
         self._stack.callback(watchdog.close)
         self._compare_config()
         first_step = 0 if self._resumption is None else self._resumption.step
-        checkpointer = Checkpointer(trainer.checkpointer, self._run_id, first_step, last_step=setup.steps)
+        checkpointer = Checkpointer(
+            trainer.checkpointer, self._run_id, first_step, last_step=setup.steps, gang=self._gang
+        )
         self._stack.enter_context(checkpointer)
-        keep_tokenizer(trainer.checkpointer.folder(self._run_id), setup)
+        if is_first(self._gang):
+            keep_tokenizer(trainer.checkpointer.folder(self._run_id), setup)
         check_state(abstract_state(setup))
         setup, step = step_of(setup, first_step)
         state = begin(setup, self._resumption)
@@ -125,10 +152,12 @@ class _Life:
         if first < setup.steps:
             checkpointer.prepare(named_arrays(state))
         tracker = self._track(first)
-        show = showing(setup.steps, first)
+        show = showing(setup.steps, first) if is_first(self._gang) else NoShow()
         self._stack.callback(show.close)
-        save = _SaveHook(checkpointer, partial(self._save, checkpointer, tracker))
-        export = export_hook(setup, self._run_id, lambda: self._metrics.get("eval/loss"))
+        asked_to_stop = self._stack.enter_context(noting_signals())
+        agreement = Agreement(gang=self._gang, asked_to_stop=asked_to_stop, wants_to_save=checkpointer.wants_temporary)
+        save = _SaveHook(checkpointer, agreement, partial(self._save, checkpointer, tracker))
+        export = export_hook(setup, self._run_id, lambda: self._metrics.get("eval/loss"), self._gang)
         loop = Loop(
             setup=setup,
             step=step,
@@ -138,7 +167,7 @@ class _Life:
             watchdog=watchdog,
             profiler=Profiler(trainer.profiler, join(self._folder, "profile"), first),
             on_step=partial(self._show, show, checkpointer),
-            asked_to_stop=self._stack.enter_context(noting_signals()),
+            agreement=agreement,
             placing=(placing := threading.Lock()),
         )
         with Loader(
@@ -188,17 +217,18 @@ class _Life:
         """Begins trackers, and notes this life in the run's record."""
         setup = self._setup
         info = RunInfo(run_id=self._run_id, folder=self._folder, config=self._config, first_step=first)
-        tracker = begin_trackers(setup.config.trainer.tracker, info)
+        tracker = begin_trackers(setup.config.trainer.tracker if is_first(self._gang) else None, info)
         self._stack.callback(tracker.finish)
         orders, parameters = setup.data.record(), count(setup.parameters)
-        write_run_record(
-            self._folder,
-            self._config,
-            run_id=self._run_id,
-            first_step=first,
-            devices=describe_devices(setup.layout),
-            extra={"orders": orders, "parameters": parameters},
-        )
+        if is_first(self._gang):
+            write_run_record(
+                self._folder,
+                self._config,
+                run_id=self._run_id,
+                first_step=first,
+                devices=describe_devices(setup.layout),
+                extra={"orders": orders, "parameters": parameters},
+            )
         tracker.log_summary({"parameter_count": float(parameters), "num_train_steps": float(setup.steps)})
         tokens = setup.data.stream.schedule.first_example(setup.steps) * setup.shape.length
         logger.info("%s parameters, %s steps, %s tokens", f"{parameters:,}", f"{setup.steps:,}", f"{tokens:,}")
@@ -269,10 +299,11 @@ class _SaveHook:
     """Saves when the checkpointer says so."""
 
     checkpointer: Checkpointer
+    agreement: Agreement
     save: Callable[[TrainState, int], None]
 
     def is_due(self, step: int, *, is_last: bool) -> bool:
-        return self.checkpointer.due(step) is not None
+        return self.checkpointer.due(step, is_time=self.agreement.saves) is not None
 
     def __call__(self, state: TrainState, step: int) -> None:
         self.save(state, step)

@@ -119,18 +119,24 @@ def set_up_model(config: TrainConfig, planned_devices: int | None = None) -> Mod
     return ModelSetup(config=config, tokenizer=tokenizer, vocab_size=vocab_size, hf=hf, planned_devices=planned_devices)
 
 
-def set_up(config: TrainConfig, recorded: Mapping[str, Mapping[str, object]] | None = None) -> Setup:
+def set_up(
+    config: TrainConfig,
+    recorded: Mapping[str, Mapping[str, object]] | None = None,
+    *,
+    beside_training: bool = True,
+) -> Setup:
     """Everything of a run, checked; caches that are missing are built.
 
     Args:
         recorded: the orders of the data in the run that this one resumes.
+        beside_training: caches whose rows are read in order may be built while training goes on.
     """
     config.check()
     model = set_up_model(config)
     config = model.config
     check_rows(model.layout, config.trainer.batch_sizes, config.trainer.microbatch)
     _ = model.specs  # refused, if they must be, before caches are built
-    opened = open_data(config.data, beside_training=True)
+    opened = open_data(config.data, beside_training=beside_training)
     settings = config.batches
     data = training_data(
         config.data,

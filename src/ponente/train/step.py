@@ -69,7 +69,8 @@ class TrainStep:
     def __init__(self, settings: StepSettings) -> None:
         self._settings = settings
         self._programs: dict[tuple[int, int, bool], Any] = {}
-        self._weight_norms = jax.jit(lambda model: settings.watch.norms(params=model))
+        everywhere = None if settings.layout is None else settings.layout.sharding(PartitionSpec())
+        self._weight_norms = jax.jit(lambda model: settings.watch.norms(params=model), out_shardings=everywhere)
 
     @property
     def compilations(self) -> int:
@@ -86,7 +87,10 @@ class TrainStep:
 
     def lower(self, state: TrainState, batch: Batch, *, has_histograms: bool = False) -> jax.stages.Lowered:
         """The step as a program that is not compiled yet; shapes of the state and the batch are enough."""
-        stays = None if self._settings.layout is None else (jax.tree.map(lambda array: array.sharding, state), None)
+        layout = self._settings.layout
+        stays = None
+        if layout is not None:  # numbers on every device, or a process could not read them
+            stays = (jax.tree.map(lambda array: array.sharding, state), layout.sharding(PartitionSpec()))
         step = jax.jit(
             lambda *both: _step(self._settings, *both, has_histograms=has_histograms),
             donate_argnums=0,

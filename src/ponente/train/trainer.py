@@ -9,6 +9,7 @@ from ponente.config import execution, observation
 from ponente.config.errors import RefusedError
 from ponente.train.averaging import AveragingConfig
 from ponente.train.checkpointer import CheckpointerConfig
+from ponente.train.distributed import DistributedConfig
 from ponente.train.length import RunLength
 from ponente.train.mesh import MeshConfig, check_rows
 from ponente.train.precision import Precision
@@ -48,6 +49,7 @@ class TrainerConfig(RunLength):
     require_accelerator: bool | None = execution(None)
     deterministic: bool = execution(False)
     mesh: MeshConfig = execution(default_factory=MeshConfig)
+    distributed: DistributedConfig = execution(default_factory=DistributedConfig)
     progress_watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     checkpointer: CheckpointerConfig = field(default_factory=CheckpointerConfig)
 
@@ -97,6 +99,7 @@ class TrainerConfig(RunLength):
             if (number := getattr(self, key)) is not None and number < 1:
                 raise RefusedError(f"found trainer.{key}: {number}; needed 1 or more. Change it.")
         self.mesh.check()
+        self.distributed.check()
         check_rows(None, self.batch_sizes, self.microbatch)
         for key in self.jax_config:
             if not hasattr(jax.config, key):

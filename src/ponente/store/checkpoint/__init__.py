@@ -11,7 +11,7 @@ from ponente.store.checkpoint.record import (
 )
 from ponente.store.checkpoint.run_folder import FolderHold, newest, remove, remove_leftovers, whole_checkpoints
 from ponente.store.checkpoint.snapshot import Staging
-from ponente.store.checkpoint.writer import PendingSave, begin_save
+from ponente.store.checkpoint.writer import PendingSave, Writers, begin_save
 
 __all__ = [
     "ArrayRecord",
@@ -21,6 +21,7 @@ __all__ = [
     "PendingSave",
     "Staging",
     "Target",
+    "Writers",
     "begin_save",
     "load",
     "make_permanent",

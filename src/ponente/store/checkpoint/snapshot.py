@@ -168,11 +168,6 @@ def _pieces(data: jax.Array, buffer: NDArray[Any]) -> Iterator[_Piece]:
 
 
 def _record(name: str, array: jax.Array) -> ArrayRecord:
-    if not array.is_fully_addressable:
-        raise RefusedError(
-            f"found {name} with parts on devices of other processes; needed arrays of this process alone, for now. "
-            "Train with one process."
-        )
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         impl = str(jax.random.key_impl(array))
         return ArrayRecord(shape=array.shape, dtype=str(array.dtype), key_impl=impl)

@@ -8,9 +8,10 @@ by no more than the chunks under way.
 import datetime
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import jax
 import tensorstore as ts
@@ -40,6 +41,23 @@ CODECS: tuple[dict[str, Any], ...] = (
 _NAME = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.\-\[\]]{0,199}")
 
 
+class Writers(Protocol):
+    """Processes that write a checkpoint together; a `Gang`, for one."""
+
+    @property
+    def index(self) -> int: ...
+
+    def gather(self, name: str, value: Any = None) -> list[Any]:
+        """What all gave under a name, once all have; raises where one of them is gone."""
+
+
+class _OneWriter:
+    index = 0
+
+    def gather(self, name: str, value: Any = None) -> list[Any]:
+        return [value]
+
+
 class PendingSave:
     """A checkpoint on its way to disk."""
 
@@ -64,6 +82,7 @@ def begin_save(
     is_temporary: bool = False,
     staging: Staging | None = None,
     when_whole: Callable[[], None] | None = None,
+    writers: Writers | None = None,
 ) -> PendingSave:
     """Begins to save a checkpoint; when it returns, the caller may donate or delete the arrays.
 
@@ -72,6 +91,7 @@ def begin_save(
         metadata: JSON, to be found again as `read_metadata(path).about`.
         staging: host memory to use again; hand in the same one for every save of a run.
         when_whole: called in the background once the checkpoint can be seen.
+        writers: processes that hold parts of the arrays, each of which calls this and writes its own; None: this one.
     """
     path = absolute(path)
     step = step_of(path)
@@ -92,7 +112,7 @@ def begin_save(
     except BaseException:
         staging.release()
         raise
-    future = executor.submit(_write, path, taken, record, staging, when_whole)
+    future = executor.submit(_write, path, taken, record, staging, when_whole, writers or _OneWriter())
     executor.shutdown(wait=False)  # the thread ends with its one task, for which the interpreter waits when it exits
     return PendingSave(path, future)
 
@@ -115,13 +135,21 @@ def _check(path: str, step: int | None, arrays: Mapping[str, jax.Array]) -> None
 
 
 def _write(
-    path: str, taken: dict[str, HostArray], record: bytes, staging: Staging, when_whole: Callable[[], None] | None
+    path: str,
+    taken: dict[str, HostArray],
+    record: bytes,
+    staging: Staging,
+    when_whole: Callable[[], None] | None,
+    writers: Writers,
 ) -> None:
     try:
-        with publishing_folder(path) as private:
+        with _folder_of(path, writers) as private:
             _write_arrays(private, taken)
             _sync(private, taken)
-            volume_of(private).replace(join(private, GROUP_FILE), record)
+            writers.gather(f"{private} has this part")
+            if writers.index == 0:
+                volume_of(private).replace(join(private, GROUP_FILE), record)
+        writers.gather(f"{path} is whole")
     except OSError as error:
         raise _failure(path, taken, error) from error
     finally:
@@ -129,6 +157,17 @@ def _write(
         staging.release()
     if when_whole is not None:
         when_whole()
+
+
+@contextmanager
+def _folder_of(path: str, writers: Writers) -> Iterator[str]:
+    """Where all writers write; the first of them publishes it."""
+    if writers.index == 0:
+        with publishing_folder(path) as private:
+            writers.gather(f"the folder of {path}", private)
+            yield private
+    else:
+        yield writers.gather(f"the folder of {path}")[0]
 
 
 def _failure(path: str, taken: dict[str, HostArray], error: OSError) -> CheckpointError:
@@ -150,7 +189,7 @@ def _write_arrays(folder: str, taken: dict[str, HostArray]) -> None:
             place = join(folder, name)
             with naming_failure(place):
                 chunk = chunk_shape(array.shape, array.shard_shape, array.dtype.itemsize, CHUNK_BYTES)
-                tensor = ts.open(_spec(place, array, chunk), create=True, context=context).result()
+                tensor = ts.open(_spec(place, array, chunk), create=True, open=True, context=context).result()
             for index, data in chunk_pieces(array, chunk):
                 write = tensor[index].write(data, can_reference_source_data_indefinitely=True)
                 under_way.append((place, data.nbytes, write.commit))

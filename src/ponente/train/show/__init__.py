@@ -1,7 +1,7 @@
 """A training run in the terminal and in a log file."""
 
-from ponente.train.show.live import Show, showing
+from ponente.train.show.live import NoShow, Show, showing
 from ponente.train.show.log_file import logging_to
 from ponente.train.show.progress import Progress
 
-__all__ = ["Progress", "Show", "logging_to", "showing"]
+__all__ = ["NoShow", "Progress", "Show", "logging_to", "showing"]

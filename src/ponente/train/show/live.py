@@ -31,6 +31,16 @@ class Show(Protocol):
         """Ends the showing; what was shown last stays. May be called twice."""
 
 
+class NoShow:
+    """Shows nothing: of a run's processes, one speaks."""
+
+    def update(self, progress: Progress) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
 class _Above:
     """A stream whose lines appear above the live line, as wide as they are."""
 

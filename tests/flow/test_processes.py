@@ -1,0 +1,123 @@
+"""Several processes that train one model: the numbers of one process, exact resume when one is killed, clear ends."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from ponente.store.metrics import read_metrics
+
+COUNT, DEVICES, STEPS = 2, 4, 12
+CONFIG = """
+data:
+  tokenizer: passthrough
+  vocab_size: 128
+  cache_dir: {folder}/cache
+  components: {{ids: {{source: {{train_urls: ["{folder}/ids.parquet"], validation_urls: ["{folder}/ids.parquet"]}},
+    format: {{type: prebuilt}}, pack: concat}}}}
+model: {{type: llama, max_seq_len: 32, hidden_dim: 32, intermediate_dim: 64, num_layers: 1, num_heads: 4}}
+optimizer: {{learning_rate: 1e-2, warmup: 2}}
+trainer: {{train_batch_size: 16, num_train_steps: {steps}, log_dir: {folder}/logs, steps_per_eval: 6, max_eval_batches: 2,
+  checkpointer: {{base_path: {folder}/checkpoints, keep: [{{every: 4}}]}}, distributed: {{timeout: 60}}}}
+hf_save_path: {folder}/hf
+"""
+
+
+class Site:
+    """A folder with a config, and processes that train by it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        random = np.random.default_rng(0)
+        documents = [random.integers(0, 128, random.integers(5, 90)).astype(np.int32) for _ in range(200)]
+        pyarrow.parquet.write_table(pyarrow.table({"input_ids": documents}), folder / "ids.parquet")
+        (folder / "config.yaml").write_text(CONFIG.format(folder=folder, steps=STEPS))
+
+    def start(self, run: str, *flags: str, devices: int, name: str = "one") -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        }
+        command = [sys.executable, "-m", "ponente", "train", "--config_path", str(self.folder / "config.yaml")]
+        with (self.folder / f"{run}-{name}.txt").open("ab") as out:
+            return subprocess.Popen([*command, "--trainer.id", run, *flags], stdout=out, stderr=out, env=environment)
+
+    def start_all(self, run: str, *flags: str, only: tuple[int, ...] = (0, 1)) -> list[subprocess.Popen[bytes]]:
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{one.getsockname()[1]}"
+        common = ("coordinator_address", address), ("num_processes", str(COUNT))
+        words = [word for key, value in common for word in (f"--trainer.distributed.{key}", value)]
+        return [
+            self.start(
+                run, *words, "--trainer.distributed.process_id", str(index), *flags, devices=DEVICES, name=str(index)
+            )
+            for index in only
+        ]
+
+    def out(self, run: str, name: str | int) -> str:
+        return (self.folder / f"{run}-{name}.txt").read_text()
+
+    def losses(self, run: str) -> list[float]:
+        rows = read_metrics(str(self.folder / "logs" / run))
+        return [row.metrics["train/loss"] for row in rows if "train/loss" in row.metrics]
+
+    def evaluated(self, run: str) -> list[float]:
+        rows = read_metrics(str(self.folder / "logs" / run))
+        return [row.metrics["eval/loss"] for row in rows if "eval/loss" in row.metrics]
+
+    def exported(self, run: str) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+        from safetensors.numpy import load_file
+
+        return load_file(self.folder / "hf" / run / f"step_{STEPS}" / "model.safetensors")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def codes(processes: list[subprocess.Popen[bytes]]) -> list[int]:
+    return [process.wait(timeout=120) for process in processes]
+
+
+def test_two_processes_train_as_one_does_and_go_on_exactly_when_one_was_killed(site: Site) -> None:
+    assert codes(site.start_all("two")) == [0, 0], site.out("two", 0) + site.out("two", 1)
+    assert codes([site.start("one", "--trainer.mesh.axes", "{data: 8}", devices=8)]) == [0], site.out("one", "one")
+    assert len(site.losses("two")) == STEPS
+    np.testing.assert_allclose(site.losses("two"), site.losses("one"), rtol=1e-5)
+    np.testing.assert_allclose(site.evaluated("two"), site.evaluated("one"), rtol=1e-5)
+    for name, array in site.exported("two").items():
+        np.testing.assert_allclose(array, site.exported("one")[name], atol=1e-5, err_msg=name)
+    assert "loss" not in site.out("two", 1)  # one of them speaks
+
+    processes = site.start_all("killed")
+    until = time.monotonic() + 100
+    while not (site.folder / "checkpoints" / "killed" / "step-4").exists():
+        assert time.monotonic() < until and processes[1].poll() is None, site.out("killed", 0)
+        time.sleep(0.01)
+    processes[1].send_signal(signal.SIGKILL)
+    assert codes(processes) == [1, -signal.SIGKILL]
+    assert re.search(r"process 1 is gone.*this process ends too. Start all again", site.out("killed", 0))
+    assert codes(site.start_all("killed")) == [0, 0], site.out("killed", 0) + site.out("killed", 1)
+    assert re.search(r"going on at step (4|8)\b", site.out("killed", 0))
+    assert site.losses("killed") == site.losses("two")
+    assert site.evaluated("killed")[-1] == site.evaluated("two")[-1]
+
+
+def test_a_process_that_does_not_come_is_named(site: Site) -> None:
+    for present, expected in ((0, "needed process 1 as well"), (1, "found no process 0 at 127.0.0.1")):
+        [process] = site.start_all("missing", "--trainer.distributed.timeout", "1", only=(present,))
+        assert process.wait(timeout=60) == 2
+        assert expected in site.out("missing", present)
+    assert not (site.folder / "checkpoints").exists()
