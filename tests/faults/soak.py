@@ -21,6 +21,7 @@ from harness import NOTES, SOAK
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "soak.md"
+LONG = [str(ROOT / "tests" / one) for one in ("faults", "unit/train/test_mesh.py")]
 PACKAGES = ["ponente", "msgspec", "pyarrow", "fsspec", "pytest"]
 
 
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="ponente-soak-") as folder:
         notes, report = Path(folder, "notes.jsonl"), Path(folder, "report.xml")
         notes.touch()
-        command = [sys.executable, "-m", "pytest", str(ROOT / "tests" / "faults"), "-m", "soak or not soak", "-n", "2"]
+        command = [sys.executable, "-m", "pytest", *LONG, "-m", "soak or not soak", "-n", "2"]
         command += [f"--junitxml={report}", "--basetemp", str(Path(folder, "tmp")), *arguments]
         began = time.monotonic()
         code = subprocess.run(command, cwd=ROOT, env={**os.environ, SOAK: "1", NOTES: str(notes)}).returncode

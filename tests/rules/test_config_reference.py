@@ -14,6 +14,7 @@ from ponente.train.averaging import EmaConfig
 from ponente.train.checkpointer import CheckpointerConfig, KeepConfig
 from ponente.train.config import TrainConfig
 from ponente.train.data.config import TrainComponentConfig, TrainDataConfig
+from ponente.train.distributed import DistributedConfig
 from ponente.train.mesh import MeshConfig
 from ponente.train.optimizers import OptimizerConfig
 from ponente.train.optimizers.schedules import DecayConfig
@@ -32,7 +33,7 @@ Every key that `ponente train --config_path C.yaml` knows; each may also be give
 `docs/training.md` says how they are used. Where a section has a `type`, the keys of each type follow.
 """
 NESTED = {"data", "model", "trainer", "optimizer", "components", "lr_schedule", "rope", "tracker", "watch", "profiler",
-          "progress_watchdog", "checkpointer", "model_averaging", "mesh",
+          "progress_watchdog", "checkpointer", "model_averaging", "mesh", "distributed",
           "quantization"}  # fmt: skip  # told in their own sections
 
 
@@ -62,6 +63,7 @@ def sections() -> list[tuple[str, Any]]:
         ("trainer.progress_watchdog", WatchdogConfig),
         ("trainer.model_averaging (type: ema)", EmaConfig),
         ("trainer.mesh", MeshConfig),
+        ("trainer.distributed", DistributedConfig),
         ("trainer.quantization", QuantizationConfig),
     ]
 

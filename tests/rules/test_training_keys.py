@@ -17,6 +17,7 @@ from ponente.train.averaging import EmaConfig
 from ponente.train.checkpointer import CheckpointerConfig, KeepConfig
 from ponente.train.config import TrainConfig
 from ponente.train.data.config import TrainComponentConfig, TrainDataConfig
+from ponente.train.distributed import DistributedConfig
 from ponente.train.mesh import MeshConfig
 from ponente.train.optimizers import OptimizerConfig
 from ponente.train.profiling import ProfilerConfig
@@ -30,6 +31,8 @@ UNIT = "tests/unit/train"
 RUNS = f"{UNIT}/test_training.py"
 POLICY = f"{UNIT}/test_checkpointer.py"
 MESH = f"{UNIT}/test_mesh.py"
+PROCESSES = "tests/faults/test_processes.py"
+TWO = "test_two_processes_train_as_one_does_and_go_on_exactly_when_one_was_killed"
 SECTIONS = ("data", "model", "trainer", "optimizer")
 NESTED = {
     "watch": WatchConfig,
@@ -39,6 +42,7 @@ NESTED = {
     "model_averaging": EmaConfig,
     "quantization": QuantizationConfig,
     "mesh": MeshConfig,
+    "distributed": DistributedConfig,
 }
 
 TESTS: dict[str, str] = {
@@ -60,6 +64,12 @@ TESTS: dict[str, str] = {
     "trainer.seed": f"{RUNS}::test_seeds_change_what_is_trained",
     "trainer.mp": f"{RUNS}::test_mp_bfloat16_differs_a_little",
     "trainer.quantization.fp8": f"{RUNS}::test_products_in_8_bits_differ_a_little",
+    "trainer.distributed.coordinator_address": f"{PROCESSES}::{TWO}",
+    "trainer.distributed.num_processes": f"{PROCESSES}::{TWO}",
+    "trainer.distributed.process_id": f"{PROCESSES}::{TWO}",
+    "trainer.distributed.local_device_ids": f"{UNIT}/test_distributed.py::test_jax_is_told_what_the_config_says",
+    "trainer.distributed.initialize_jax_distributed": f"{UNIT}/test_distributed.py::test_one_process_is_alone",
+    "trainer.distributed.timeout": f"{PROCESSES}::test_a_process_that_does_not_come_is_named",
     "trainer.mesh.axes": f"{MESH}::test_sizes_of_axes_follow_from_the_devices",
     "trainer.mesh.dcn_axes": f"{MESH}::test_sizes_of_axes_follow_from_the_devices",
     "trainer.mesh.batch_axis_name": f"{MESH}::test_a_mesh_that_cannot_be_is_refused",

@@ -5,7 +5,7 @@ all rows first (`begin_batch`) and waited for later (`PendingBatch.finish`), so 
 one is put together. B rows, S tokens, M places a row in tables of documents.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -77,11 +77,12 @@ class PendingBatch:
     count: int
     reads: list[_GroupRead]
 
-    def finish(self, rows_together: int | None = None) -> Batch:
+    def finish(self, rows_together: int | None = None, widest: Callable[[int], int] | None = None) -> Batch:
         """Waits for the tokens and makes the arrays.
 
         Args:
             rows_together: how many rows are computed at once, for tables of their documents; None: no tables.
+            widest: of the places a row that these tables need, those of the tables of all processes.
         """
         count, length = self.count, self.shape.length
         ids = np.zeros((count, length + 1), np.int32)
@@ -99,7 +100,9 @@ class PendingBatch:
                 borders.append((numbers[owner] * length + at)[inside])
         borders.append((np.arange(count) * length + known)[(known > 0) & (known < length)])  # padding
         firsts = np.unique(np.concatenate(borders))
-        tables = no_tables(count) if rows_together is None else tables_of(firsts, count, length, rows_together)
+        tables = no_tables(count)
+        if rows_together is not None:
+            tables = tables_of(firsts, count, length, rows_together, widest)
         tokens = ids[:, :-1].copy()
         short = np.flatnonzero(known < length)
         tokens[short, known[short]] = 0  # the token after the last is only predicted

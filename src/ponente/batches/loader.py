@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import jax
@@ -57,6 +58,7 @@ class Loader:
         ahead: int = _AHEAD,
         rows_together: Callable[[int], int] | None = None,
         placing: AbstractContextManager[object] | None = None,
+        widest: Callable[[int, int], int] | None = None,
     ) -> None:
         """Args:
         sharding: of arrays [B, …], whose first axis it may split.
@@ -67,6 +69,7 @@ class Loader:
             batches have no tables, which only some kernels take.
         placing: is held while a batch is put on devices. Who holds it while a step is begun keeps batches from landing
             behind the step's temporary memory, where they would cut the free memory in two.
+        widest: of a step and the places a row that this process's tables need, the most that any process's do.
         """
         if ahead < 1:
             raise RefusedError(f"found a loader that keeps {ahead} batches ready; needed 1 or more. Give ahead=2.")
@@ -74,6 +77,7 @@ class Loader:
         self._stream = stream
         self._sharding = sharding
         self._rows_together = rows_together
+        self._widest = widest
         self._placing = nullcontext() if placing is None else placing
         self._start = start
         self._stop = stream.steps if stop is None else stop
@@ -147,7 +151,7 @@ class Loader:
         count = self._stream.schedule.size(step)
         rows = local_rows(self._sharding, count)
         together = None if self._rows_together is None else self._rows_together(count)
-        batch = pending.finish(together)
+        batch = pending.finish(together, None if self._widest is None else partial(self._widest, step))
         with self._placing:
             return on_devices(batch, rows, count, self._sharding)
 

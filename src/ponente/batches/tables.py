@@ -5,6 +5,7 @@ kernel's time grows with the places, and rows differ more in how many documents 
 """
 
 import logging
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -30,17 +31,25 @@ def no_tables(rows: int) -> Tables:
     return Tables(nothing, nothing)
 
 
-def tables_of(firsts: NDArray[np.int64], rows: int, length: int, rows_together: int) -> Tables:
+def tables_of(
+    firsts: NDArray[np.int64],
+    rows: int,
+    length: int,
+    rows_together: int,
+    widest: Callable[[int], int] | None = None,
+) -> Tables:
     """The tables of each `rows_together` rows; their width follows from the documents alone. None of very many.
 
     Args:
         firsts: where documents begin in the line of all rows, in order; each row begins one.
+        widest: of the width that these rows need, that of all rows, where other processes have some of them.
     """
     assert rows % rows_together == 0
     line = rows_together * length
     group = firsts // line
     number = np.arange(len(firsts)) - np.searchsorted(group, group)
     width = _width(int(number.max()) + 1, rows_together)
+    width = width if widest is None else widest(width)
     if width > _MOST:
         _say_crowded()
         return no_tables(rows)

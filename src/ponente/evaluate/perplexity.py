@@ -4,11 +4,12 @@ In: streams of batches with names and tags. Out: metrics under the names that da
 divided once, so batch sizes and padding do not matter.
 """
 
+import itertools
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -67,6 +68,8 @@ class Evaluation:
     has_entropy: bool = False
     layout: Layout | None = None  # None: one device
     specs: Any = None  # with a layout, how each parameter is split
+    widest: Callable[[str], Callable[[int, int], int] | None] = lambda _: None  # `EvaluationSetup.widest`
+    _numbers: Iterator[int] = field(default_factory=itertools.count)  # of the passes over sets so far
 
     def __call__(self, model: Any) -> dict[str, float]:
         """The metrics of a model: `eval/loss`, `eval/<tag>/loss` and so on."""
@@ -87,7 +90,9 @@ class Evaluation:
         bytes_V = None if self.bytes_V is None else self._everywhere(jnp.asarray(self.bytes_V))
         blocks_documents = one.stream.shape.blocks_documents
         together = rows_together(model.config, self.precision.compute, None, parts, blocks_documents=blocks_documents)
-        with Loader(one.stream, batch_sharding(self.layout), stop=stop, rows_together=together) as loader:
+        widest = self.widest(f"{one.name}, pass {next(self._numbers)}")
+        sharding = batch_sharding(self.layout)
+        with Loader(one.stream, sharding, stop=stop, rows_together=together, widest=widest) as loader:
             for _, batch in loader:
                 total = self._compiled(total, model, batch, bytes_V, blocks_documents)
         return total
@@ -213,6 +218,7 @@ def evaluation_of(setup: EvaluationSetup, *, on_train: bool = False) -> Evaluati
         has_entropy=config.log_entropy,
         layout=setup.layout,
         specs=setup.specs,
+        widest=setup.widest,
     )
 
 

@@ -66,7 +66,8 @@ def step_of(setup: Setup, first: int) -> tuple[Setup, TrainStep]:
         return steps[rows][1].need(abstract_state(given), batch)
 
     sizes = [rows for rows in range(1, here + 1) if here % rows == 0]
-    rows, _ = largest_that_fits(sizes, need, _gradient_bytes(setup), device_memory())
+    memory = min(setup.gang.gather("memory of devices", device_memory()))
+    rows, _ = largest_that_fits(sizes, need, _gradient_bytes(setup), memory)
     return steps[rows]
 
 
@@ -81,7 +82,9 @@ def _places(setup: Setup, step: int) -> int:
         return 0
     size = setup.data.stream.schedule.size(step)
     rows = local_rows(batch_sharding(setup.layout), size)
-    places: int = setup.data.stream.begin(step, rows).finish(together(size)).document_starts_BM.shape[1]
+    batch = setup.data.stream.begin(step, rows).finish(together(size))
+    name, here = f"tables with {together(size)} rows together", batch.document_starts_BM.shape[1]
+    places: int = max(setup.gang.gather(name, here))
     return places
 
 

@@ -58,4 +58,5 @@ def describe_devices(layout: Layout | None) -> str:
     count = str(used) if used == len(there) else f"{used} of {len(there)}"
     axes = {} if layout is None else layout.mesh.shape
     sizes = ", ".join(f"{name} {size}" for name, size in axes.items() if size > 1)
-    return f"{count} {there[0].device_kind}" + (f" ({sizes})" if sizes else "")
+    processes = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
+    return f"{count} {there[0].device_kind}{processes}" + (f" ({sizes})" if sizes else "")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ponente.cluster.gang import Gang, first_then_others, is_first
+from ponente.cluster.gang import first_then_others, is_first
 from ponente.config.errors import UserError
 from ponente.models.hf_card import ModelCard
 from ponente.models.hf_export import has_hf_model, save_hf_model
@@ -46,7 +46,6 @@ class ExportHook:
     run_id: str
     folder: str
     eval_loss: Callable[[], float | None]
-    gang: Gang
 
     def place(self, step: int) -> str:
         """Where the model of a step lies."""
@@ -58,9 +57,10 @@ class ExportHook:
 
     def __call__(self, state: TrainState, step: int) -> None:
         place = self.place(step)
-        model = whole_on_host(state.evaluated) if self.gang.count > 1 else state.evaluated
-        with first_then_others(self.gang, f"export of step {step}"):
-            if is_first(self.gang):
+        gang = self.setup.gang
+        model = whole_on_host(state.evaluated) if gang.count > 1 else state.evaluated
+        with first_then_others(gang, f"export of step {step}"):
+            if is_first(gang):
                 self._export(place, model, step)
 
     def _export(self, place: str, model: Any, step: int) -> None:
@@ -91,12 +91,12 @@ class ExportHook:
                 logger.warning("%s was not uploaded (%s); training goes on", place, error)
 
 
-def export_hook(setup: Setup, run_id: str, eval_loss: Callable[[], float | None], gang: Gang) -> ExportHook | None:
+def export_hook(setup: Setup, run_id: str, eval_loss: Callable[[], float | None]) -> ExportHook | None:
     """The export of a run; None where it has no `hf_save_path`."""
     if setup.config.hf_save_path is None:
         return None
     folder = absolute(setup.config.hf_save_path)
-    return ExportHook(setup=setup, run_id=run_id, folder=folder, eval_loss=eval_loss, gang=gang)
+    return ExportHook(setup=setup, run_id=run_id, folder=folder, eval_loss=eval_loss)
 
 
 def upload_to(config: TrainConfig) -> str | None:

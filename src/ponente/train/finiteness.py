@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ponente.config.errors import UserError
@@ -35,7 +36,8 @@ def check_finite(
     leaves = jax.tree_util.tree_flatten_with_path(model)[0]
     names = [path_name(path) for path, _ in leaves]
     gradients = [name for name, square in zip(names, np.asarray(squares), strict=True) if not math.isfinite(square)]
-    weights = [name for name, (_, leaf) in zip(names, leaves, strict=True) if not np.isfinite(np.asarray(leaf)).all()]
+    are_finite = jax.jit(lambda leaf: jnp.isfinite(leaf).all())  # on devices: another process may hold a part
+    weights = [name for name, (_, leaf) in zip(names, leaves, strict=True) if not bool(are_finite(leaf))]
     raise NotFiniteError(
         f"found {' and '.join(found)} at step {step}; gradients not finite: {_listed(gradients, len(names))}; weights "
         f"not finite by now: {_listed(weights, len(names))}; needed finite numbers. What was "

@@ -19,7 +19,7 @@ import jax
 
 from ponente.batches.loader import Loader
 from ponente.cluster.context import report_progress
-from ponente.cluster.gang import Gang, first_then_others, from_first, is_first
+from ponente.cluster.gang import Gang, from_first, is_first
 from ponente.config.errors import RefusedError
 from ponente.config.snapshot import plain_value
 from ponente.models.parameters import count
@@ -94,9 +94,8 @@ def train(config: TrainConfig, *, make_evaluate: MakeEvaluate | None = None) -> 
         if resumption is None:
             check_sources(config)
         recorded = None if resumption is None else resumption.metadata.about.get("orders")
-        with first_then_others(gang, "caches"):
-            setup = set_up(config, recorded=recorded, beside_training=gang.count == 1)
-        return _Life(setup, run_id, resumption, gang, stack).train(make_evaluate)
+        setup = set_up(config, recorded, gang)
+        return _Life(setup, run_id, resumption, stack).train(make_evaluate)
 
 
 def _common(config: TrainConfig) -> dict[str, Any]:
@@ -121,9 +120,9 @@ def new_run_id() -> str:
 class _Life:
     """A run from where it stands to its end, in this process; what it opens is closed with the stack."""
 
-    def __init__(self, setup: Setup, run_id: str, resumption: Resumption | None, gang: Gang, stack: ExitStack) -> None:
+    def __init__(self, setup: Setup, run_id: str, resumption: Resumption | None, stack: ExitStack) -> None:
         self._setup = setup
-        self._gang = gang
+        self._gang = setup.gang
         self._run_id = run_id
         self._folder = join(absolute(setup.config.trainer.log_dir), run_id)
         self._resumption = resumption
@@ -157,7 +156,7 @@ class _Life:
         asked_to_stop = self._stack.enter_context(noting_signals())
         agreement = Agreement(gang=self._gang, asked_to_stop=asked_to_stop, wants_to_save=checkpointer.wants_temporary)
         save = _SaveHook(checkpointer, agreement, partial(self._save, checkpointer, tracker))
-        export = export_hook(setup, self._run_id, lambda: self._metrics.get("eval/loss"), self._gang)
+        export = export_hook(setup, self._run_id, lambda: self._metrics.get("eval/loss"))
         loop = Loop(
             setup=setup,
             step=step,
@@ -177,6 +176,7 @@ class _Life:
             stop=setup.steps,
             rows_together=setup.rows_together(),
             placing=placing,
+            widest=setup.widest("training"),
         ) as loader:
             state, done = loop.run(state, loader, first)
         if done < setup.steps:

@@ -5,7 +5,7 @@ In: a config. Out: a `Setup`, with the model's sizes, the vocabulary, open cache
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ import optax
 
 from ponente.batches.shape import BatchShape
 from ponente.batches.training import TrainingData, training_data
+from ponente.cluster.gang import Alone, Gang, first_then_others
 from ponente.config.errors import RefusedError
 from ponente.models.families import lm_config_from_hf
 from ponente.models.hf_folder import HfModelFolder, open_hf_model
@@ -73,6 +74,14 @@ class EvaluationSetup(ModelSetup):
     """A model and data that it can be evaluated on."""
 
     opened: OpenData
+    gang: Gang = field(default_factory=Alone)  # the processes that do this together
+
+    def widest(self, of: str) -> Callable[[int, int], int] | None:
+        """For loaders of this name: of a step and its tables' width here, that of all processes' tables."""
+        gang = self.gang
+        if gang.count == 1:
+            return None
+        return lambda step, width: max(gang.gather(f"tables of {of}, step {step}", width))
 
     @property
     def shape(self) -> BatchShape:
@@ -122,21 +131,22 @@ def set_up_model(config: TrainConfig, planned_devices: int | None = None) -> Mod
 def set_up(
     config: TrainConfig,
     recorded: Mapping[str, Mapping[str, object]] | None = None,
-    *,
-    beside_training: bool = True,
+    gang: Gang | None = None,
 ) -> Setup:
     """Everything of a run, checked; caches that are missing are built.
 
     Args:
         recorded: the orders of the data in the run that this one resumes.
-        beside_training: caches whose rows are read in order may be built while training goes on.
+        gang: the processes that train together, all of which call this; the first builds caches.
     """
+    gang = gang or Alone()
     config.check()
     model = set_up_model(config)
     config = model.config
     check_rows(model.layout, config.trainer.batch_sizes, config.trainer.microbatch)
     _ = model.specs  # refused, if they must be, before caches are built
-    opened = open_data(config.data, beside_training=beside_training)
+    with first_then_others(gang, "caches"):  # of which one alone may build one beside training
+        opened = open_data(config.data, beside_training=gang.count == 1)
     settings = config.batches
     data = training_data(
         config.data,
@@ -156,6 +166,7 @@ def set_up(
         vocab_size=model.vocab_size,
         hf=model.hf,
         opened=opened,
+        gang=gang,
         data=data,
         steps=steps,
     )

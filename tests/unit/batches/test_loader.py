@@ -198,3 +198,19 @@ def test_two_processes_read_only_their_own_rows_of_the_same_batches(tmp_path: Pa
     ended = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], ended
     assert [output.strip().splitlines()[-1] for output, _ in ended] == ["[[0, 1, 2, 3]]", "[[4, 5, 6, 7]]"]
+
+
+def test_processes_agree_on_the_width_of_tables(stream: BatchStream) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def widest(step: int, width: int) -> int:
+        asked.append((step, width))
+        return 4 * width
+
+    sharding = SingleDeviceSharding(jax.devices()[0])
+    with Loader(stream, sharding, stop=3, rows_together=lambda rows: rows, widest=widest) as batches:
+        wide = [batch.document_starts_BM.shape[1] for _, batch in batches]
+    with Loader(stream, sharding, stop=3, rows_together=lambda rows: rows) as batches:
+        own = [batch.document_starts_BM.shape[1] for _, batch in batches]
+    assert asked == list(enumerate(own))
+    assert wide == [4 * width for width in own]

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import AxisType
-from unit.train.test_step import batch
+from unit.train.test_step import ROWS, batch
 
 from ponente.config.errors import RefusedError
 from ponente.models.gpt2 import Gpt2Config
@@ -17,6 +17,7 @@ from ponente.models.lm import LmConfig
 from ponente.models.parameters import initialize, path_name
 from ponente.ops.mesh import Layout
 from ponente.train.mesh import MeshConfig, check_rows, specs_of, state_shardings
+from ponente.train.optimizers import MuonConfig
 from ponente.train.precision import Precision
 from ponente.train.state import named_arrays, state_of
 from ponente.train.step import StepSettings, TrainStep
@@ -60,7 +61,7 @@ def settings(**changes: Any) -> StepSettings:
 
 
 def step_on(
-    model: LmConfig, shape: tuple[int, int, int], split: frozenset[str] = SPLIT, **changes: Any
+    model: LmConfig, shape: tuple[int, int, int], split: frozenset[str] = SPLIT, rows: int = ROWS, **changes: Any
 ) -> tuple[Any, Any]:
     """The state after a step and what it told, on a mesh."""
     layout = layout_of(shape, split)
@@ -68,13 +69,13 @@ def step_on(
     given = settings(layout=layout, specs=specs, **changes)
     state = state_of(initialize(model.parameters(PADDED), 0), given.optimizer, is_averaged=False)
     placed = jax.device_put(state, state_shardings(layout, specs, state))
-    return TrainStep(given)(placed, jax.device_put(batch(), layout.sharding(layout.batch_spec)), 0)
+    return TrainStep(given)(placed, jax.device_put(batch(rows=rows), layout.sharding(layout.batch_spec)), 0)
 
 
-def step_on_one(model: LmConfig, **changes: Any) -> tuple[Any, Any]:
+def step_on_one(model: LmConfig, rows: int = ROWS, **changes: Any) -> tuple[Any, Any]:
     given = settings(**changes)
     state = state_of(initialize(model.parameters(PADDED), 0), given.optimizer, is_averaged=False)
-    return TrainStep(given)(state, batch(), 0)
+    return TrainStep(given)(state, batch(rows=rows), 0)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
@@ -118,9 +119,25 @@ def test_what_is_split_may_be_chosen(split: set[str]) -> None:
     assert_equal_steps(step_on(LLAMA, (1, 2, 4), frozenset(split)), step_on_one(LLAMA))
 
 
-@pytest.mark.parametrize("shape", [(1, 4, 2)])
-def test_a_step_of_gpt2_is_that_of_one_device_with_the_same_dropout(shape: tuple[int, int, int]) -> None:
-    assert_equal_steps(step_on(GPT2, shape), step_on_one(GPT2))
+def test_a_step_of_gpt2_is_that_of_one_device_with_the_same_dropout() -> None:
+    assert_equal_steps(step_on(GPT2, (1, 4, 2)), step_on_one(GPT2))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize("model", [LLAMA, GPT2], ids=["llama", "gpt2"])
+def test_every_mesh_with_and_without_accumulation(shape: tuple[int, int, int], parts: int, model: LmConfig) -> None:
+    rows = 32 // (shape[0] * shape[1])
+    found = step_on(model, shape, rows=32, microbatch=None if parts == 1 else rows // parts)
+    assert_equal_steps(found, step_on_one(model, rows=32))
+
+
+def test_muon_on_a_mesh_is_that_of_one_device() -> None:
+    muon = MuonConfig(learning_rate=1e-2, warmup=0).build(LLAMA.parameters(PADDED), 10)
+    found, expected = step_on(LLAMA, (1, 4, 2), optimizer=muon)[0], step_on_one(LLAMA, optimizer=muon)[0]
+    for name, array in named_arrays(found.model).items():
+        np.testing.assert_allclose(array, named_arrays(expected.model)[name], rtol=1e-3, atol=2e-5, err_msg=name)
 
 
 def test_each_device_holds_its_part_of_the_state_and_no_more() -> None:

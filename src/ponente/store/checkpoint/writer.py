@@ -145,8 +145,9 @@ def _write(
     try:
         with _folder_of(path, writers) as private:
             _write_arrays(private, taken)
+            writers.gather(f"{private} is written")  # no file comes or goes while folders are synced
             _sync(private, taken)
-            writers.gather(f"{private} has this part")
+            writers.gather(f"{private} is synced")
             if writers.index == 0:
                 volume_of(private).replace(join(private, GROUP_FILE), record)
         writers.gather(f"{path} is whole")

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from harness import note, seeds
 
 from ponente.store.metrics import read_metrics
 
@@ -26,10 +27,17 @@ data:
     format: {{type: prebuilt}}, pack: concat}}}}
 model: {{type: llama, max_seq_len: 32, hidden_dim: 32, intermediate_dim: 64, num_layers: 1, num_heads: 4}}
 optimizer: {{learning_rate: 1e-2, warmup: 2}}
-trainer: {{train_batch_size: 16, num_train_steps: {steps}, log_dir: {folder}/logs, steps_per_eval: 6, max_eval_batches: 2,
+trainer: {{train_batch_size: 16, num_train_steps: {steps}, log_dir: {folder}/logs, steps_per_eval: 6,
+  max_eval_batches: 2,
   checkpointer: {{base_path: {folder}/checkpoints, keep: [{{every: 4}}]}}, distributed: {{timeout: 60}}}}
 hf_save_path: {folder}/hf
 """
+
+
+def free_address() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{one.getsockname()[1]}"
 
 
 class Site:
@@ -53,10 +61,7 @@ class Site:
             return subprocess.Popen([*command, "--trainer.id", run, *flags], stdout=out, stderr=out, env=environment)
 
     def start_all(self, run: str, *flags: str, only: tuple[int, ...] = (0, 1)) -> list[subprocess.Popen[bytes]]:
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{one.getsockname()[1]}"
-        common = ("coordinator_address", address), ("num_processes", str(COUNT))
+        common = ("coordinator_address", free_address()), ("num_processes", str(COUNT))
         words = [word for key, value in common for word in (f"--trainer.distributed.{key}", value)]
         return [
             self.start(
@@ -108,11 +113,92 @@ def test_two_processes_train_as_one_does_and_go_on_exactly_when_one_was_killed(s
         time.sleep(0.01)
     processes[1].send_signal(signal.SIGKILL)
     assert codes(processes) == [1, -signal.SIGKILL]
+    note("process of two killed", phase="while training")
     assert re.search(r"process 1 is gone.*this process ends too. Start all again", site.out("killed", 0))
     assert codes(site.start_all("killed")) == [0, 0], site.out("killed", 0) + site.out("killed", 1)
     assert re.search(r"going on at step (4|8)\b", site.out("killed", 0))
     assert site.losses("killed") == site.losses("two")
     assert site.evaluated("killed")[-1] == site.evaluated("two")[-1]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("signalled", [0, 1])
+def test_a_signal_to_one_process_stops_all_after_the_same_step(site: Site, signalled: int) -> None:
+    steps = (
+        "--trainer.num_train_steps",
+        "4000",
+        "--trainer.checkpointer.keep",
+        "[]",
+        "--trainer.steps_per_eval",
+        "9999",
+    )
+    processes = site.start_all("stopped", *steps)
+    until = time.monotonic() + 100
+    while len(site.losses("stopped")) < 5:
+        assert time.monotonic() < until and processes[1].poll() is None, site.out("stopped", 0)
+        time.sleep(0.05)
+    processes[signalled].send_signal(signal.SIGTERM)
+    assert codes(processes) == [75, 75], site.out("stopped", 0) + site.out("stopped", 1)
+    note("process of two asked to stop", phase=f"process {signalled}")
+    [saved] = [
+        int(path.name.removeprefix("step-")) for path in (site.folder / "checkpoints" / "stopped").glob("step-*")
+    ]
+    assert saved == len(site.losses("stopped"))
+    ends = ("--trainer.num_train_steps", str(saved + 3), "--trainer.steps_per_eval", "9999")
+    assert codes(site.start_all("stopped", *ends)) == [0, 0]
+    assert f"going on at step {saved}" in site.out("stopped", 0)
+
+
+GPT2 = "{type: gpt2, max_seq_len: 32, hidden_dim: 32, num_layers: 1, num_heads: 4}"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("axes", ["{model: 2}", "{replica: 2, data: 4}", "{model: 8}"])
+@pytest.mark.parametrize("at_once", ["-1", "1"])
+@pytest.mark.parametrize("model", ["", GPT2], ids=["llama", "gpt2"])
+def test_other_meshes_of_two_processes_train_as_those_of_one(site: Site, axes: str, at_once: str, model: str) -> None:
+    config = site.folder / "config.yaml"
+    if model:
+        config.write_text(re.sub(r"model: \{type: llama.*", f"model: {model}", config.read_text()))
+    flags = ("--trainer.mesh.axes", axes, "--trainer.per_device_parallelism", at_once)
+    if "8" in axes and not model:
+        flags = (*flags, "--model.num_heads", "8", "--model.num_kv_heads", "8")
+    if "8" in axes and model:
+        flags = (*flags, "--model.num_heads", "8")
+    assert codes(site.start_all("two", *flags)) == [0, 0], site.out("two", 0) + site.out("two", 1)
+    assert codes([site.start("one", *flags, devices=8)]) == [0], site.out("one", "one")
+    np.testing.assert_allclose(site.losses("two"), site.losses("one"), rtol=1e-5)
+
+
+START = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from ponente.train.distributed import DistributedConfig, joined
+address, index, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+config = DistributedConfig(coordinator_address=address, num_processes=count, process_id=index, timeout=60)
+with joined(config, "starts") as gang:
+    assert (gang.index, gang.count, jax.process_count()) == (index, count, count)
+    mesh = jax.make_mesh((len(jax.devices()),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    split = NamedSharding(mesh, PartitionSpec("data"))
+    ones = jax.make_array_from_callback((len(jax.devices()),), split, lambda part: np.ones(1))
+    print("sum", float(jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, PartitionSpec()))(ones)), flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", seeds(3, soak=20))
+def test_processes_that_start_at_different_moments_find_each_other(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    address, processes = free_address(), []
+    for index in random.permutation(COUNT):
+        command = [sys.executable, "-c", START, address, str(index), str(COUNT)]
+        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        time.sleep(random.choice([0, 0, 0.3, 1.5]))
+    said = [process.communicate(timeout=100)[0].decode() for process in processes]
+    assert [process.returncode for process in processes] == [0] * COUNT, said
+    assert all("sum 4.0" in one for one in said)
+    note("start of two processes", phase="in any order")
 
 
 def test_a_process_that_does_not_come_is_named(site: Site) -> None:
