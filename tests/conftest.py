@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # before JAX is imported
+DEVICES = "--xla_force_host_platform_device_count=8"
+QUICK = f"{DEVICES} --xla_backend_optimization_level=0"  # small programs: to compile them is most of the time
+os.environ.setdefault("XLA_FLAGS", QUICK)  # before JAX is imported
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 collect_ignore = [] if "cuda" in os.environ["JAX_PLATFORMS"] else ["gpu"]  # make test-gpu
 
@@ -27,6 +29,9 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Programs that tests of a process share are compiled once; another process could read a file half written."""
     import jax
 
+    jax.devices()
+    if os.environ["XLA_FLAGS"] == QUICK:  # commands that tests run are compiled as users have them
+        os.environ["XLA_FLAGS"] = DEVICES
     jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
