@@ -311,8 +311,11 @@ def _estimate(options: argparse.Namespace) -> int:
     from ponente.train.config import load_train_config
     from ponente.train.estimate import MFU, estimate_lines
 
+    mfu = MFU if options.mfu is None else options.mfu
+    if not 0 < mfu <= 1:
+        raise RefusedError(f"found --mfu {mfu}; needed a share of the peak, above 0 and up to 1, such as 0.4.")
     config = load_train_config(options.config_path, options.overrides).config
-    for line in estimate_lines(config, options.estimate, mfu=options.mfu or MFU, price=options.price):
+    for line in estimate_lines(config, options.estimate, mfu=mfu, price=options.price):
         print(line, flush=True)
     return 0
 
@@ -320,6 +323,8 @@ def _estimate(options: argparse.Namespace) -> int:
 def _train(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.estimate is not None:
         return _estimate(options)
+    if options.mfu is not None or options.price is not None:
+        raise RefusedError("found --mfu or --price without --estimate; needed both. Add --estimate, or remove them.")
     from ponente.train.memory import keep_memory
 
     keep_memory()  # before anything that starts a thread
@@ -328,8 +333,9 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
 
     _log_to_terminal()
     config = load_train_config(options.config_path, options.overrides).config
-    if not config.trainer.distributed.is_first:
-        logging.getLogger("ponente.train").setLevel(logging.WARNING)
+    if not config.trainer.distributed.is_first:  # its log file has the rest
+        for handler in logging.getLogger().handlers:
+            handler.setLevel(logging.WARNING)
     result = train_lm(config)
     if not config.trainer.distributed.is_first:
         return 0

@@ -201,6 +201,35 @@ def test_processes_that_start_at_different_moments_find_each_other(seed: int) ->
     note("start of two processes", phase="in any order")
 
 
+def test_what_is_refused_ends_all_processes_soon(site: Site) -> None:
+    processes = site.start_all("refused", "--trainer.train_batch_size", "12")
+    assert set(codes(processes)) <= {1, 2}  # its own refusal, or another process's
+    said = site.out("refused", 0) + site.out("refused", 1)
+    assert "found a batch of 12 rows for 8 devices" in said
+    assert "Traceback" not in said and "Aborted" not in said
+
+
+@pytest.mark.soak
+def test_numbers_that_are_lost_end_all_processes(site: Site) -> None:
+    began = time.monotonic()
+    processes = site.start_all("lost", "--optimizer.learning_rate", "1e30", "--optimizer.warmup", "0")
+    assert set(codes(processes)) <= {1, 2}
+    assert "not finite" in site.out("lost", 0) + site.out("lost", 1)
+    assert time.monotonic() - began < 100  # no waiting for a barrier of JAX's
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(1, soak=6))
+def test_a_signal_before_the_first_step_ends_all(site: Site, seed: int) -> None:
+    processes = site.start_all("early")
+    time.sleep(float(np.random.default_rng(seed).uniform(1.5, 9)))
+    processes[seed % 2].send_signal(signal.SIGTERM)
+    found = codes(processes)
+    note("process of two asked to stop", phase="at any moment")
+    assert set(found) <= {0, 75, -signal.SIGTERM, 1}, site.out("early", 0) + site.out("early", 1)
+    assert codes(site.start_all("early")) == [0, 0]
+
+
 def test_a_process_that_does_not_come_is_named(site: Site) -> None:
     for present, expected in ((0, "needed process 1 as well"), (1, "found no process 0 at 127.0.0.1")):
         [process] = site.start_all("missing", "--trainer.distributed.timeout", "1", only=(present,))

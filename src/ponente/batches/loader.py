@@ -101,9 +101,13 @@ class Loader:
             yield ready
 
     def close(self) -> None:
-        """Stops reading ahead, also where it waits for a cache that is being built."""
+        """Stops reading ahead, also where it waits for a cache that is being built.
+
+        A thread that waits for other processes is left alone, for theirs may have stopped a batch before.
+        """
         self._closed.set()
-        self._thread.join()
+        if self._widest is None:
+            self._thread.join()
 
     def __enter__(self) -> "Loader":
         return self

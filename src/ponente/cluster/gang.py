@@ -21,7 +21,12 @@ _POLL_SECONDS = 0.2
 _END = "the end of the gang"
 _HELLO_SECONDS = 10.0  # for a process that has connected to say who it is
 _KEEPALIVE = ((socket.SO_KEEPALIVE, 1),)
-_KEEPALIVE_TCP = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4))  # a host that is gone: 30 seconds
+_KEEPALIVE_TCP = (  # a host that is gone is known after 30 seconds, whether something was sent to it or not
+    ("TCP_KEEPIDLE", 10),
+    ("TCP_KEEPINTVL", 5),
+    ("TCP_KEEPCNT", 4),
+    ("TCP_USER_TIMEOUT", 30_000),
+)
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +88,8 @@ class SocketGang:
         self._changed = threading.Condition()
         self._failure: str | None = None
         self._is_ending = False
-        self._on_failure: Callable[[str], None] = lambda _: None
+        self._code = 1
+        self._on_failure: Callable[[str, int], None] = lambda *_: None
         for number, line in peers.items():
             threading.Thread(target=self._listen, args=(number, line), name=f"gang-{number}", daemon=True).start()
 
@@ -101,13 +107,13 @@ class SocketGang:
             return cls(0, _welcome_all((host, int(port)), count, what, timeout), count)
         return cls(index, {0: _say_hello((host, int(port)), index, count, what, timeout)}, count)
 
-    def when_lost(self, act: Callable[[str], None]) -> None:
-        """What to do, in a thread, when a process is gone or has failed."""
+    def when_lost(self, act: Callable[[str, int], None]) -> None:
+        """What to do, in a thread, when a process is gone or has failed: it is told why, and an exit code for that."""
         with self._changed:
             self._on_failure = act
             failure = self._failure
         if failure is not None:
-            act(failure)
+            act(failure, self._code)
 
     def gather(self, name: str, value: Any = None) -> list[Any]:
         if self.index == 0:
@@ -121,12 +127,12 @@ class SocketGang:
                 self._changed.wait()
             return self._results.pop(name)
 
-    def fail(self, message: str) -> None:
-        """Tells the others that this process ends, and why; they end too."""
+    def fail(self, message: str, code: int = 1) -> None:
+        """Tells the others that this process ends, and why; they end too, with that exit code."""
         self._is_ending = True
         for number in self._peers:
             with contextlib.suppress(GangError):
-                self._send(number, {"failed": f"process {self.index} ended: {message}"})
+                self._send(number, {"failed": f"process {self.index} ended: {message}", "code": code})
         self._hang_up()
 
     def close(self) -> None:
@@ -142,7 +148,7 @@ class SocketGang:
         try:
             for message in line.messages():
                 if "failed" in message:
-                    self._lose(number, message["failed"])
+                    self._lose(number, message["failed"], message.get("code", 1))
                     return
                 if "values" in message:
                     with self._changed:
@@ -180,17 +186,17 @@ class SocketGang:
         except OSError as error:
             raise GangError(self._failure or f"process {number} is gone: {error}") from error
 
-    def _lose(self, number: int, message: str) -> None:
+    def _lose(self, number: int, message: str, code: int = 1) -> None:
         with self._changed:
             if self._is_ending or self._failure is not None:
                 return
-            self._failure = message
+            self._failure, self._code = message, code
             self._changed.notify_all()
         for peer in self._peers:
             if peer != number:
                 with contextlib.suppress(GangError):
-                    self._send(peer, {"failed": message})
-        self._on_failure(message)
+                    self._send(peer, {"failed": message, "code": code})
+        self._on_failure(message, code)
 
 
 class _Line:

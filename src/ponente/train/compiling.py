@@ -39,7 +39,7 @@ def step_settings(model: ModelSetup, optimizer: optax.GradientTransformation, st
 
 
 def lower_step(config: TrainConfig) -> jax.stages.Lowered:
-    """The step of a config as a program, from shapes alone: no data is opened and no weight is made."""
+    """The step of a config, with its first batch size, from shapes alone: no data is opened and no weight is made."""
     model = set_up_model(config)
     config, steps = model.config, model.config.trainer.planned_steps
     optimizer = config.optimizer.build(model.parameters, steps)
@@ -53,7 +53,7 @@ def step_of(setup: Setup, first: int) -> tuple[Setup, TrainStep]:
     Args:
         first: the step that comes next, by whose documents the tables of a batch are measured.
     """
-    if not setup.config.trainer.finds_microbatch:
+    if not setup.config.trainer.finds_microbatch or first >= setup.steps:
         return setup, _step(setup)
     batch_sizes = setup.config.trainer.batch_sizes
     here = math.gcd(*batch_sizes) // setup.row_parts
@@ -63,7 +63,9 @@ def step_of(setup: Setup, first: int) -> tuple[Setup, TrainStep]:
         given = setup.with_rows_at_once(rows)
         steps[rows] = given, _step(given)
         batch = abstract_batch(setup.shape, max(batch_sizes), batch_sharding(setup.layout), _places(given, first))
-        return steps[rows][1].need(abstract_state(given), batch)
+        found = steps[rows][1].need(abstract_state(given), batch)
+        of_all = setup.gang.gather(f"need of {rows} rows", [found.state, found.temporary])
+        return Need(*map(max, zip(*of_all, strict=True)))
 
     sizes = [rows for rows in range(1, here + 1) if here % rows == 0]
     memory = min(setup.gang.gather("memory of devices", device_memory()))

@@ -4,12 +4,14 @@ In: where the first process listens, how many there are, and which one this is. 
 devices of all of them.
 """
 
+import atexit
 import contextlib
 import hashlib
 import json
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +21,11 @@ import jax
 from ponente.cluster.gang import Alone, Gang, SocketGang, from_first
 from ponente.config import execution
 from ponente.config.durations import seconds_of
-from ponente.config.errors import RefusedError
-from ponente.train.signals import Preempted
+from ponente.config.errors import RefusedError, UserError
+from ponente.train.signals import EXIT_CODE, Preempted
 
 _KEY = "trainer.distributed"
-_EXIT_CODE = 1  # of a process whose gang has lost another
+_EXIT_CODE = 1  # of a process whose gang has lost another, unless that was asked to stop
 _HEARTBEAT_SECONDS = 600  # JAX's own watch over processes: ours is quicker, and says who it was
 
 logger = logging.getLogger(__name__)
@@ -102,13 +104,15 @@ def joined(config: DistributedConfig, what: Any) -> Iterator[Gang]:
         yield gang
         gang.gather("the run is done")
         jax.distributed.shutdown()
-    except Preempted:
-        gang.gather("the run has stopped")
-        jax.distributed.shutdown()
-        gang.close()
-        raise
     except BaseException as error:
-        gang.fail(f"{type(error).__name__}: {error}")
+        if isinstance(error, Preempted) and error.is_agreed:
+            gang.gather("the run has stopped")
+            jax.distributed.shutdown()
+            gang.close()
+            raise
+        code = error.code if isinstance(error, Preempted) else 2 if isinstance(error, UserError) else _EXIT_CODE
+        gang.fail(f"{type(error).__name__}: {error}", EXIT_CODE if isinstance(error, Preempted) else _EXIT_CODE)
+        atexit.register(_exit, int(code or 0))  # before JAX's own end, which would wait for the others
         raise
     gang.close()
 
@@ -143,9 +147,15 @@ def _free_port(wanted: int) -> int:
     raise RefusedError("found no free port on this machine; needed one for JAX. End what holds them.")
 
 
-def _end(message: str) -> None:
+def _end(message: str, code: int) -> None:
     """Ends this process, whose main thread may wait in a collective that nothing can interrupt."""
     logger.error("%s; this process ends too. Start all again: the run goes on from its last checkpoint", message)
+    _exit(code)
+
+
+def _exit(code: int) -> None:
     for handler in logging.getLogger().handlers:
         handler.flush()
-    os._exit(_EXIT_CODE)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -50,6 +50,7 @@ class Estimate:
     flops_per_token: float
     tokens_a_step: int
     steps: int | None  # None: it depends on the data
+    tokens: int  # of all steps, or a billion
     mesh: dict[str, int]
     rows_at_once: int
     memory: Memory
@@ -81,11 +82,10 @@ class Estimate:
             yield f"  {name:<18}{getattr(memory, name) / GIB:.2f}"
         if (speed := self.tokens_a_second) is not None:
             yield f"speed               {speed:,.0f} tokens a second, at {self.mfu:.0%} of the peak (--mfu)"
-            tokens = 1e9 if self.steps is None else float(self.steps * self.tokens_a_step)
-            hours = tokens / speed / 3600
+            hours = self.tokens / speed / 3600
             of_devices = hours * hardware.devices
             what = "a billion tokens    " if self.steps is None else f"{self.steps:,} steps".ljust(20)
-            yield f"{what}{tokens:,.0f} tokens, {hours:,.1f} hours, {of_devices:,.0f} hours of devices"
+            yield f"{what}{self.tokens:,} tokens, {hours:,.1f} hours, {of_devices:,.0f} hours of devices"
             if hardware.price is not None:
                 cost = of_devices * hardware.price
                 yield f"cost                about ${cost:,.0f}, at ${hardware.price:.2f} an hour of each (--price)"
@@ -93,31 +93,38 @@ class Estimate:
 
 def estimate_lines(config: TrainConfig, name: str, *, mfu: float = MFU, price: float | None = None) -> Iterator[str]:
     """The estimate for people, on hardware of that name; without one on these devices, for which a step is compiled."""
-    machine = hardware(name) if name else hardware_here()
-    yield from estimate(config, machine if price is None else replace(machine, price=price), mfu=mfu).lines()
     if not name:
-        prepare_devices(config.trainer)
-        yield f"compiled here       a step needs {Need.of(lower_step(config).compile())}"
+        prepare_devices(config.trainer)  # which says how much of their memory a run gets
+    machine = hardware(name) if name else hardware_here()
+    found = estimate(config, machine if price is None else replace(machine, price=price), mfu=mfu)
+    yield from found.lines()
+    if not name:
+        trainer = replace(config.trainer, per_device_parallelism=found.rows_at_once)
+        yield f"compiled here       a step needs {Need.of(lower_step(replace(config, trainer=trainer)).compile())}"
 
 
 def estimate(config: TrainConfig, hardware: Hardware, *, mfu: float = MFU) -> Estimate:
     """What the run of a config takes; neither the hardware nor its data need be there."""
     config.check()
-    model = set_up_model(config, planned_devices=hardware.devices)
+    model = set_up_model(config, planned_devices=None if hardware.is_here else hardware.devices)
     config, trainer = model.config, model.config.trainer
     check_rows(model.layout, trainer.batch_sizes, trainer.microbatch)
     size, length = max(trainer.batch_sizes), config.shape().length
     here = size // model.row_parts
     memory = {rows: _memory(model, rows, is_in_parts=rows < here) for rows in _rows_at_once(model, here)}
     rows = max((rows for rows, one in memory.items() if one.total <= _room(hardware)), default=min(memory))
-    steps = trainer.num_train_steps
+    schedule = config.batches.schedule()
+    steps: int | None = trainer.planned_steps
     if trainer.num_train_tokens is not None:
-        steps = config.batches.schedule().steps_for(-(-trainer.num_train_tokens // length))
+        steps = schedule.steps_for(-(-trainer.num_train_tokens // length))
+    elif trainer.num_train_epochs is not None or config.epoch:
+        steps = None
     return Estimate(
         parameters=count(model.parameters),
         flops_per_token=model.model.flops_per_token(length, model.vocab_size),
         tokens_a_step=size * length,
         steps=steps,
+        tokens=1_000_000_000 if steps is None else schedule.first_example(steps) * length,
         mesh={} if model.layout is None else dict(model.layout.mesh.shape),
         rows_at_once=rows,
         memory=memory[rows],
@@ -127,7 +134,7 @@ def estimate(config: TrainConfig, hardware: Hardware, *, mfu: float = MFU) -> Es
 
 
 def _room(hardware: Hardware) -> float:
-    return hardware.memory * (1 - _RESERVED)
+    return hardware.memory * (1.0 if hardware.is_here else 1 - _RESERVED)
 
 
 def _rows_at_once(model: ModelSetup, here: int) -> list[int]:

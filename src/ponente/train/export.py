@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ponente.cluster.gang import first_then_others, is_first
+from ponente.cluster.gang import first_then_others, from_first, is_first
 from ponente.config.errors import UserError
 from ponente.models.hf_card import ModelCard
 from ponente.models.hf_export import has_hf_model, save_hf_model
@@ -58,14 +58,15 @@ class ExportHook:
     def __call__(self, state: TrainState, step: int) -> None:
         place = self.place(step)
         gang = self.setup.gang
-        model = whole_on_host(state.evaluated) if gang.count > 1 else state.evaluated
+        is_there = from_first(gang, f"whether {place} is there", has_hf_model(place))
+        model = whole_on_host(state.evaluated) if gang.count > 1 and not is_there else state.evaluated
         with first_then_others(gang, f"export of step {step}"):
             if is_first(gang):
-                self._export(place, model, step)
+                self._export(place, model, step, is_there=is_there)
 
-    def _export(self, place: str, model: Any, step: int) -> None:
+    def _export(self, place: str, model: Any, step: int, *, is_there: bool) -> None:
         config = self.setup.config
-        if has_hf_model(place):
+        if is_there:
             logger.info("%s is there already", place)
         else:
             rows = self.setup.data.stream.schedule.first_example(step)

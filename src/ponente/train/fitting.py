@@ -74,14 +74,17 @@ def bytes_of_part(array: Any) -> int:
     return size
 
 
-def check_step(need: Need, rows: int | None) -> None:
+def check_step(need: Need, rows: int | None, memory: int | None = None) -> None:
     """Refuses a step that no device has room for, before it is run.
 
     Args:
         rows: of a device at once; None: as many as it has.
+        memory: of a device; None: of one of these.
     """
-    if need.total > (there := device_memory()):
-        fewer = "" if rows == 1 else f"Set {_KEY}: auto, or a smaller number of rows at once; or "
+    there = device_memory() if memory is None else memory
+    if need.total > there:
+        below = "" if rows is None else f" below {rows}"
+        fewer = "" if rows == 1 else f"Set {_KEY}: auto, or a number{below}; or "
         raise RefusedError(
             f"found a step that needs {need} of each device, which has {there / GIB:.2f} GiB; needed one that fits. "
             f"{fewer}{'Set' if rows == 1 else 'set'} model.gradient_checkpointing: true, or split the model over more "
@@ -93,6 +96,8 @@ def largest_that_fits(
     sizes: Sequence[int], need: Callable[[int], Need], accumulators: int, memory: int
 ) -> tuple[int, dict[int, Need]]:
     """The largest of the sizes whose step fits, and what was found out on the way, in three compilations at most.
+
+    (Before it refuses, it tries the smallest.)
 
     What a step takes while it runs grows evenly with the rows at once, and where they are not all, gradients are added
     up: so the first program tells where to look, and the second tells it better.
@@ -125,13 +130,14 @@ def largest_that_fits(
         third = predicted(smaller) or (smaller[0] if smaller else None)
     if third is not None:
         found[third] = need(third)
+    if all(one.total > memory for one in found.values()) and ordered[0] not in found:
+        found[ordered[0]] = need(ordered[0])
     fitting = [size for size, one in found.items() if one.total <= memory]
     return _checked(max(fitting, default=min(found)), found, memory)
 
 
 def _checked(size: int, found: dict[int, Need], memory: int) -> tuple[int, dict[int, Need]]:
-    if found[size].total > memory:
-        check_step(found[size], 1)
+    check_step(found[size], size, memory)
     logger.info(
         "%s: auto takes %d rows at once: a step needs %s of %.2f on each device (%d compiled)",
         *(_KEY, size, found[size], memory / GIB, len(found)),

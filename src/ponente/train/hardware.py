@@ -25,6 +25,7 @@ class Hardware:
     memory: int  # bytes of one device
     peak: float | None  # operations a second of one, dense bfloat16; None: not known
     price: float | None  # dollars an hour of one
+    is_here: bool = False  # what `memory` says is what a run gets
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def hardware_here() -> Hardware:
     """The devices of this process."""
     devices = jax.devices()
     kind = devices[0].device_kind
-    return Hardware(kind, len(devices), device_memory(), peak_flops(kind), None)
+    return Hardware(kind, len(devices), device_memory(), peak_flops(kind), None, is_here=True)
 
 
 def _made(name: str, devices: int, kind: _Kind) -> Hardware:

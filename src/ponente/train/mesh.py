@@ -24,6 +24,7 @@ from ponente.ops.mesh import Layout
 REPLICA_DCN, REPLICA, DATA, MODEL = "replica_dcn", "replica", "data", "model"
 _AXES = (REPLICA_DCN, REPLICA, DATA, MODEL)  # from the slowest network to the fastest
 _ROWS = (REPLICA_DCN, REPLICA, DATA)
+_PIECE_BYTES = 1 << 28  # of an array that is gathered on a host
 _SPLITTABLE = ("heads", "mlp", "vocab")  # by tensor parallelism
 _ALIKE = {"heads": ("heads", "kv_heads")}  # what is split with it
 Place = str | list[str] | None
@@ -106,6 +107,12 @@ class MeshConfig:
             return None
         sizes = self.sizes(len(devices))
         used = math.prod(sizes.values())
+        idle = {device.process_index for device in devices} - {device.process_index for device in devices[:used]}
+        if idle:
+            raise RefusedError(
+                f"found a mesh of {used} of {len(devices)} devices, which leaves process {min(idle)} none; needed one "
+                "with devices of each. Enlarge trainer.mesh.axes, or start fewer processes."
+            )
         return None if used == 1 else self._on(_mesh(sizes, devices[:used]), sizes)
 
     def planned_layout(self, devices: int) -> Layout | None:
@@ -211,8 +218,21 @@ def placed(tree: Any, shardings: Any) -> Any:
 
 
 def whole_on_host(tree: Any) -> Any:
-    """Arrays that lie on devices of several processes, as NumPy's, in every process; all must call it."""
-    return jax.tree.map(lambda array: multihost_utils.process_allgather(array, tiled=True), tree)
+    """Arrays that lie on devices of several processes, as NumPy's in the first process; all must call it.
+
+    They come in pieces, for which there is room beside a model that only fits when it is split.
+    """
+
+    def whole(array: jax.Array) -> Any:
+        step = max(1, _PIECE_BYTES * len(array) // max(1, array.nbytes))
+        made = np.empty(array.shape, array.dtype) if jax.process_index() == 0 else None
+        for first in range(0, len(array), step):
+            piece = multihost_utils.process_allgather(array[first : first + step], tiled=True)
+            if made is not None:
+                made[first : first + step] = piece
+        return made
+
+    return jax.tree.map(whole, tree)
 
 
 def check_rows(layout: Layout | None, sizes: Sequence[int], microbatch: int | None) -> None:

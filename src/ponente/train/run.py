@@ -184,7 +184,7 @@ class _Life:
             checkpointer.finish()
             tracker.finish()
             logger.warning("stopped after %s of %s steps; the same command goes on", f"{done:,}", f"{setup.steps:,}")
-            raise Preempted(done)
+            raise Preempted(done, is_agreed=True)
         checkpointer.finish()
         tracker.log_summary(self._metrics)
         tracker.finish()

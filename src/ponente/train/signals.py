@@ -13,11 +13,15 @@ logger = logging.getLogger(__name__)
 
 
 class Preempted(SystemExit):
-    """The run was asked to stop; what it had is saved, and the same command goes on."""
+    """The run was asked to stop; what it had is saved, and the same command goes on.
 
-    def __init__(self, step: int) -> None:
+    Args:
+        is_agreed: all processes of the run stop here.
+    """
+
+    def __init__(self, step: int, *, is_agreed: bool = False) -> None:
         super().__init__(EXIT_CODE)
-        self.step = step
+        self.step, self.is_agreed = step, is_agreed
 
 
 @contextmanager

@@ -113,8 +113,9 @@ class TrainStep:
         return self._programs[key]
 
     def need(self, state: TrainState, batch: Batch) -> Need:
-        """What the step takes of a device; shapes are enough. The program is kept."""
-        return Need.of(self._program(state, batch, has_histograms=False, is_checked=False))
+        """What the step takes of a device, at the most; shapes are enough. The program is kept."""
+        has_histograms = self._settings.watch.include_histograms
+        return Need.of(self._program(state, batch, has_histograms=has_histograms, is_checked=False))
 
 
 def _step(

@@ -79,7 +79,7 @@ def test_the_estimate_is_told_in_words(tmp_path: Path) -> None:
 
 def test_on_these_devices_the_step_is_compiled(tmp_path: Path) -> None:
     text = "\n".join(estimate_lines(config(tmp_path, "tiny"), ""))
-    assert "hardware            cpu: 8 x" in text
+    assert "; mesh: one device" in text  # as a run has it: CPUs are not split unless that is asked for
     assert re.search(r"compiled here       a step needs 0\.\d\d GiB", text)
     assert "cost" not in text
 
@@ -89,6 +89,13 @@ def test_hardware_is_known_by_its_usual_names() -> None:
         *(1, 8, 16, 64, 4, 8)
     ]
     assert hardware("1xh200").memory == pytest.approx(131.3 * GIB, rel=0.01)
+
+
+def test_hours_are_those_of_all_batch_sizes(tmp_path: Path) -> None:
+    given = config(tmp_path, "tiny", "--trainer.train_batch_size", "[{start: 0, value: 8}, {start: 600, value: 64}]")
+    found = estimate(given, hardware("h100"))
+    assert found.tokens == (600 * 8 + 400 * 64) * 64
+    assert estimate(config(tmp_path, "tiny", "--epoch", "2"), hardware("h100")).steps is None
 
 
 @pytest.mark.parametrize("name", ["h101", "0xh100", "v5p-3", "v5p", "8x"])

@@ -50,9 +50,13 @@ def test_what_fits_is_taken_where_growth_is_not_even() -> None:
     assert len(told) <= 3
 
 
+def test_the_smallest_is_tried_before_it_refuses() -> None:
+    sizes = {64: 200, 32: 100, 16: 70, 8: 62, 4: 61, 2: 61, 1: 30}
+    assert largest_that_fits(SIZES, lambda rows: Need(0, sizes[rows] * GIB), 0, 60 * GIB)[0] == 1
+
+
 @pytest.mark.parametrize("sizes", [SIZES, [1]])
-def test_what_cannot_fit_is_refused_with_its_size(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ponente.train.fitting.device_memory", lambda: 20 * GIB)
+def test_what_cannot_fit_is_refused_with_its_size(sizes: list[int]) -> None:
     need, compiled = needing(12, 1)
     with pytest.raises(
         RefusedError, match=r"needs 2\d\.00 GiB \(10.00 of state, 1\d.00 while it runs\).* has 20.00 GiB"

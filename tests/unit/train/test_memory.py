@@ -28,7 +28,7 @@ def faults(_):
     libc.free(block)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-memory._memory = lambda: (8 if sys.argv[1] == "small" else 16) << 30
+memory.machine_memory = lambda: (8 if sys.argv[1] == "small" else 16) << 30
 if sys.argv[1] != "default":
     memory.keep_memory()
 with ThreadPoolExecutor(1) as thread:

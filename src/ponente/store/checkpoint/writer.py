@@ -168,7 +168,13 @@ def _folder_of(path: str, writers: Writers) -> Iterator[str]:
             writers.gather(f"the folder of {path}", private)
             yield private
     else:
-        yield writers.gather(f"the folder of {path}")[0]
+        private = writers.gather(f"the folder of {path}")[0]
+        if not volume_of(private).is_folder(private):
+            raise CheckpointError(
+                f"found no {private} on this machine, where process 0 began a checkpoint; needed a folder that all "
+                "processes see. Set trainer.checkpointer.base_path to one."
+            )
+        yield private
 
 
 def _failure(path: str, taken: dict[str, HostArray], error: OSError) -> CheckpointError:
