@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from ponente.cli import main
 from ponente.config.errors import RefusedError
 from ponente.train.beginning import abstract_state_of
 from ponente.train.compiling import lower_step
@@ -102,3 +103,21 @@ def test_hours_are_those_of_all_batch_sizes(tmp_path: Path) -> None:
 def test_other_hardware_is_refused_with_what_is_known(name: str) -> None:
     with pytest.raises(RefusedError, match=r"found hardware .*needed .*8xh100.*v5p-128"):
         hardware(name)
+
+
+def test_the_command_prints_the_estimate_and_trains_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config(tmp_path, "7b")
+    given = ["train", "--config_path", str(tmp_path / "config.yaml")]
+
+    def code(*flags: str) -> object:
+        with pytest.raises(SystemExit) as ended:
+            main([*given, *flags])
+        return ended.value.code
+
+    assert code("--estimate", "8xh100", "--mfu", "0.4", "--price", "2") == 0
+    out = capsys.readouterr().out
+    assert "at 40% of the peak" in out and "at $2.00 an hour" in out
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+    for flags, found in ((("--mfu", "0.4"), "without --estimate"), (("--estimate", "h100", "--mfu", "50"), "--mfu 50")):
+        assert code(*flags) == 2
+        assert found in capsys.readouterr().err

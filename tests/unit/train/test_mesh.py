@@ -1,6 +1,7 @@
 """Steps on eight devices against one: losses, gradients, what each device holds, and which collectives there are."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -251,3 +252,9 @@ def assert_equal_steps(found: tuple[Any, Any], expected: tuple[Any, Any]) -> Non
     for name, gradient in other.items():
         near = 1e-5 * float(np.abs(gradient).max()) + 1e-9 * largest  # some gradients are 0 but for rounding
         np.testing.assert_allclose(one[name], gradient, atol=near, rtol=0, err_msg=name)
+
+
+def test_a_mesh_that_leaves_a_process_without_devices_is_refused() -> None:
+    devices: Any = [SimpleNamespace(platform="gpu", process_index=number // 4) for number in range(8)]
+    with pytest.raises(RefusedError, match=r"found a mesh of 4 of 8 devices, which leaves process 1 none"):
+        MeshConfig(axes={"data": 4}).layout(devices)

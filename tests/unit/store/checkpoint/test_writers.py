@@ -114,3 +114,29 @@ def test_no_file_comes_or_goes_while_folders_are_synced(tmp_path: Path, monkeypa
         for save in saves:
             save.result(timeout=30).wait()
     assert order == ["written"] * COUNT + ["synced"] * COUNT
+
+
+def test_a_folder_that_another_process_does_not_see_is_an_error(tmp_path: Path) -> None:
+    together = Together()
+
+    class Elsewhere(Writer):
+        """On a machine where the first process's folder is not."""
+
+        def gather(self, name: str, value: Any = None) -> list[Any]:
+            found = super().gather(name, value)
+            return [f"{found[0]}-elsewhere"] if name.startswith("the folder") else found
+
+    def save(index: int) -> None:
+        if index:
+            with pytest.raises(CheckpointError, match=r"found no .*-elsewhere on this machine.*all processes see"):
+                begin_save(
+                    step_path(str(tmp_path), 1), {"x": jnp.arange(3)}, {}, writers=Elsewhere(together, index)
+                ).wait()
+            together.fail("process 1 ended")
+            return
+        with pytest.raises(CheckpointError, match="process 1 ended"):
+            begin_save(step_path(str(tmp_path), 1), {"x": jnp.arange(3)}, {}, writers=together.writer(0)).wait()
+
+    with ThreadPoolExecutor(COUNT) as threads:
+        list(threads.map(save, range(COUNT)))
+    assert not list(tmp_path.iterdir())
