@@ -79,9 +79,6 @@ def step_of(shape: Shape, name: str) -> tuple[Any, Any, dict[str, str | bool]]:
         seed=0,
         vocab_size=shape.vocabulary,
         blocks_documents=False,
-        z_loss=0.0,
-        microbatch=None,
-        average_beta=None,
         watch=WatchConfig(),
     )
     return TrainStep(settings), (model, settings.optimizer), flags

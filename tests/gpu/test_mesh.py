@@ -27,13 +27,9 @@ SETTINGS = StepSettings(
     optimizer=optax.trace(0.0),  # whose state are the gradients
     learning_rates=lambda step: 1.0,
     precision=Precision.of("p=f32,c=bfloat16"),
-    has_fp8=False,
     seed=0,
     vocab_size=VOCAB,
     blocks_documents=True,
-    z_loss=0.0,
-    microbatch=None,
-    average_beta=None,
     watch=WatchConfig(),
 )
 

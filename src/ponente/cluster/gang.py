@@ -8,7 +8,6 @@ does, and the others learn of it at once, whatever they wait for.
 import contextlib
 import json
 import logging
-import os
 import socket
 import threading
 import time
@@ -20,7 +19,6 @@ from ponente.config.errors import UserError
 _POLL_SECONDS = 0.2
 _END = "the end of the gang"
 _HELLO_SECONDS = 10.0  # for a process that has connected to say who it is
-_KEEPALIVE = ((socket.SO_KEEPALIVE, 1),)
 _KEEPALIVE_TCP = (  # a host that is gone is known after 30 seconds, whether something was sent to it or not
     ("TCP_KEEPIDLE", 10),
     ("TCP_KEEPINTVL", 5),
@@ -203,8 +201,7 @@ class _Line:
     """A connection on which messages go both ways, one JSON object a line."""
 
     def __init__(self, connection: socket.socket) -> None:
-        for option, value in _KEEPALIVE:
-            connection.setsockopt(socket.SOL_SOCKET, option, value)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE_TCP:
             if hasattr(socket, name):
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
@@ -320,7 +317,7 @@ def _say_hello(address: tuple[str, int], index: int, count: int, what: str, time
             time.sleep(_POLL_SECONDS)
     line.wait_at_most(timeout + _HELLO_SECONDS)
     try:
-        line.send({"process": index, "count": count, "what": what, "pid": os.getpid()})
+        line.send({"process": index, "count": count, "what": what})
         answer = line.receive()
     except OSError as error:
         line.finish()

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 
 import jax
 
-from ponente.cluster.gang import Alone, Gang, first_then_others, from_first, is_first
+from ponente.cluster.gang import Alone, Gang, from_first, is_first
 from ponente.config import RefusedError, execution, observation
 from ponente.config.durations import seconds_of
 from ponente.store import checkpoint
@@ -126,10 +126,10 @@ class Checkpointer:
         self._last_save = clock()
         self._saved_step: int | None = None
         try:
-            with first_then_others(self._gang, "folders of checkpoints"):
-                for folder in self._folders if is_first(self._gang) else ():
-                    self._holds.append(checkpoint.FolderHold(folder))
-                    checkpoint.remove_leftovers(folder)
+            for folder in self._folders if is_first(self._gang) else ():
+                self._holds.append(checkpoint.FolderHold(folder))
+                checkpoint.remove_leftovers(folder)
+            self._gang.gather("folders of checkpoints")
             self._earlier = self._whole()
             self._check_history()
         except BaseException:

@@ -110,9 +110,10 @@ def joined(config: DistributedConfig, what: Any) -> Iterator[Gang]:
             jax.distributed.shutdown()
             gang.close()
             raise
-        code = error.code if isinstance(error, Preempted) else 2 if isinstance(error, UserError) else _EXIT_CODE
-        gang.fail(f"{type(error).__name__}: {error}", EXIT_CODE if isinstance(error, Preempted) else _EXIT_CODE)
-        atexit.register(_exit, int(code or 0))  # before JAX's own end, which would wait for the others
+        code = EXIT_CODE if isinstance(error, Preempted) else _EXIT_CODE
+        gang.fail(f"{type(error).__name__}: {error}", code)
+        refused = 2  # as the command ends after an error of the user's
+        atexit.register(_exit, refused if isinstance(error, UserError) else code)  # before JAX waits for the others
         raise
     gang.close()
 

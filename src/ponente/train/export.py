@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ponente.cluster.gang import first_then_others, from_first, is_first
+from ponente.cluster.gang import from_first, is_first
 from ponente.config.errors import UserError
 from ponente.models.hf_card import ModelCard
 from ponente.models.hf_export import has_hf_model, save_hf_model
@@ -60,9 +60,9 @@ class ExportHook:
         gang = self.setup.gang
         is_there = from_first(gang, f"whether {place} is there", has_hf_model(place))
         model = whole_on_host(state.evaluated) if gang.count > 1 and not is_there else state.evaluated
-        with first_then_others(gang, f"export of step {step}"):
-            if is_first(gang):
-                self._export(place, model, step, is_there=is_there)
+        if is_first(gang):
+            self._export(place, model, step, is_there=is_there)
+        gang.gather(f"export of step {step}")
 
     def _export(self, place: str, model: Any, step: int, *, is_there: bool) -> None:
         config = self.setup.config

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 import jax
 
 from ponente.config.errors import RefusedError
-from ponente.train.fitting import device_memory
+from ponente.train.fitting import GIB, device_memory
 from ponente.train.throughput import peak_flops
-
-_GIB = 1 << 30
-_TERA = 1e12
 
 
 @dataclass(frozen=True)
@@ -30,27 +27,27 @@ class Hardware:
 
 @dataclass(frozen=True)
 class _Kind:
+    device: str  # as devices of the kind call themselves, or a part of that
     memory_gib: float
-    peak_tera: float
     price: float
     cores: int = 1  # of a chip, where names count cores
 
 
 _GPUS = {
-    "h200": _Kind(141e9 / _GIB, 989.4, 3.8),
-    "h100": _Kind(80, 989.4, 3.0),
-    "b200": _Kind(180e9 / _GIB, 2250.0, 6.0),
-    "a100-80": _Kind(80, 312.0, 1.8),
-    "a100-40": _Kind(40, 312.0, 1.3),
-    "l40s": _Kind(48, 362.0, 1.0),
-    "rtx4090": _Kind(24, 165.2, 0.4),
+    "h200": _Kind("h200", 141e9 / GIB, 3.8),
+    "h100": _Kind("h100", 80, 3.0),
+    "b200": _Kind("b200", 180e9 / GIB, 6.0),
+    "a100-80": _Kind("a100", 80, 1.8),
+    "a100-40": _Kind("a100", 40, 1.3),
+    "l40s": _Kind("l40s", 48, 1.0),
+    "rtx4090": _Kind("rtx 4090", 24, 0.4),
 }
 _TPUS = {
-    "v4": _Kind(32, 275.0, 3.22, cores=2),
-    "v5p": _Kind(95, 459.0, 4.2, cores=2),
-    "v5litepod": _Kind(16, 197.0, 1.2),
-    "v5e": _Kind(16, 197.0, 1.2),
-    "v6e": _Kind(32, 918.0, 2.7),
+    "v4": _Kind("tpu v4", 32, 3.22, cores=2),
+    "v5p": _Kind("tpu v5p", 95, 4.2, cores=2),
+    "v5litepod": _Kind("tpu v5", 16, 1.2),
+    "v5e": _Kind("tpu v5", 16, 1.2),
+    "v6e": _Kind("tpu v6", 32, 2.7),
 }
 
 
@@ -82,4 +79,4 @@ def hardware_here() -> Hardware:
 
 
 def _made(name: str, devices: int, kind: _Kind) -> Hardware:
-    return Hardware(name, devices, int(kind.memory_gib * _GIB), kind.peak_tera * _TERA, kind.price)
+    return Hardware(name, devices, int(kind.memory_gib * GIB), peak_flops(kind.device), kind.price)

@@ -51,14 +51,14 @@ class StepSettings:
     optimizer: optax.GradientTransformation
     learning_rates: Callable[[Array], Any]
     precision: Precision
-    has_fp8: bool  # products of the layers
     seed: int
     vocab_size: int
     blocks_documents: bool
-    z_loss: float
-    microbatch: int | None  # rows of a device at once; None: all
-    average_beta: float | None  # None: no average
     watch: WatchConfig
+    has_fp8: bool = False  # products of the layers
+    z_loss: float = 0.0
+    microbatch: int | None = None  # rows of a device at once; None: all
+    average_beta: float | None = None  # None: no average
     layout: Layout | None = None  # None: one device
     specs: Any = None  # with a layout, how each parameter is split
 

@@ -49,13 +49,10 @@ def settings(**changes: Any) -> StepSettings:
         "optimizer": optax.trace(0.0),  # whose state are the gradients
         "learning_rates": lambda step: 1.0,
         "precision": Precision.of("f32"),
-        "has_fp8": False,
         "seed": 0,
         "vocab_size": VOCAB,
         "blocks_documents": True,
         "z_loss": 1e-3,
-        "microbatch": None,
-        "average_beta": None,
         "watch": WatchConfig(),
     }
     return StepSettings(**(plain | changes))

@@ -47,13 +47,9 @@ def settings(**changes: Any) -> StepSettings:
         optimizer=optax.adam(1e-2),
         learning_rates=schedule,
         precision=Precision.of("f32"),
-        has_fp8=False,
         seed=0,
         vocab_size=VOCAB,
         blocks_documents=True,
-        z_loss=0.0,
-        microbatch=None,
-        average_beta=None,
         watch=WatchConfig(),
     )
     return replace(plain, **changes)
