@@ -39,6 +39,7 @@ class Case:
     flags: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     blocks_documents: bool = True
+    last: int = LAST  # of the steps that are timed
 
 
 _SCANNED = ("--model.scan_layers", "true", "--model.gradient_checkpointing", "dots_and_attention")
@@ -49,6 +50,7 @@ CASES = {
     "scanned": Case("dclm1b", 16, _SCANNED),
     "deterministic": Case("dclm1b", 16, ("--trainer.deterministic", "true")),
     "fp8": Case("dclm1b", 16, ("--trainer.quantization.fp8", "true")),
+    "auto": Case("dclm1b", 48, ("--trainer.per_device_parallelism", "auto"), last=FIRST + 6),
     "long8k": Case("long8k", 4, peers=("lean",)),
     "small150m": Case("small150m", 64, peers=("lean",)),
 }
@@ -70,7 +72,7 @@ def main() -> None:
         for name, case in chosen.items():
             figures[name] = site.run(name, case)
             if options.start:
-                again = site.run(name, case, steps=2, keeps_compiled=True)
+                again = site.run(name, case, is_start=True)
                 figures[name]["first_step_seconds_again"] = again["first_step_seconds"]
             for peer in case.peers if options.peers is None else options.peers:
                 figures[name] |= peer_figures(peer, case)
@@ -101,15 +103,20 @@ class Site:
     files: list[str]
     tokenizers: Path
 
-    def run(self, name: str, case: Case, *, steps: int = LAST + 1, keeps_compiled: bool = False) -> dict[str, float]:
-        """The figures of one run of the trainer, which is ended after so many steps."""
+    def run(self, name: str, case: Case, *, is_start: bool = False) -> dict[str, float]:
+        """The figures of one run of the trainer, which is ended after its last step that is timed.
+
+        Args:
+            is_start: of the start alone, with what an earlier run compiled.
+        """
+        steps = 2 if is_start else case.last + 1
         config = self.folder / f"{name}.yaml"
         config.write_text(self.config(name, case))
         environment = {**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
         shown = ["--config_path", str(config), *case.flags]
         build = [sys.executable, "-m", "ponente", "cache-dataset", "--config_path", str(config)]
         subprocess.run(build, check=True, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        for made in ("logs", "checkpoints", *(() if keeps_compiled else ("compiled",))):
+        for made in ("logs", "checkpoints", *(() if is_start else ("compiled",))):
             shutil.rmtree(self.folder / made, ignore_errors=True)
         began, log = time.time(), self.folder / f"{name}.log"
         with log.open("w") as stderr:
@@ -124,7 +131,7 @@ class Site:
         told = [line.strip() for line in log.read_text().splitlines() if re.search(r"attention:|compiled|stood", line)]
         print("\n".join(f"    {line}" for line in told), flush=True)
         figures = {"first_step_seconds": times[0] - began}
-        if len(times) > LAST:
+        if not is_start:
             figures |= self._speed(case, times, config) | {"stood_seconds": float(_stood(log.read_text()))}
         return figures
 
@@ -145,13 +152,13 @@ class Site:
             seconds = sorted(after - before for before, after in pairwise(times[first : last + 1]))
             return tokens / seconds[len(seconds) // 2]
 
-        steady = speed(FIRST, LAST)
+        steady = speed(FIRST, case.last)
         figures = {
             "ours_tokens_per_second": steady,
             "ours_mfu": shape.mfu(steady),
             "before_saving_mfu": shape.mfu(speed(3, SAVED - 1)),
             "while_saving_mfu": shape.mfu(speed(SAVED + 1, FIRST)),
-            "longest_step_seconds": max(after - before for before, after in pairwise(times[FIRST : LAST + 1])),
+            "longest_step_seconds": max(after - before for before, after in pairwise(times[FIRST : case.last + 1])),
         }
         if case.blocks_documents:
             figures["ours_mfu_run"] = shape.mfu(steady, pairs_per_token(config))
