@@ -71,9 +71,6 @@ NOT_YET: dict[str, tuple[Any, ...]] = {
     "trainer.quantization.int8": _OFF,
     "trainer.quantization.targets": _OFF,
 }
-_NOT_YET_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "model.gradient_checkpointing": (_is("offload"), "use true, or a policy such as dots"),
-}
 
 
 def refuse_not_yet(tree: Tree) -> None:
@@ -86,10 +83,6 @@ def refuse_not_yet(tree: Tree) -> None:
                 tree.drop(path)
             else:
                 problems.append(not_yet(tree, path, "remove it"))
-    for pattern, (is_meant, remedy) in _NOT_YET_VALUES.items():
-        for path in tree.matching(tuple(pattern.split("."))):
-            if is_meant(tree.get(path)):
-                problems.append(not_yet(tree, path, remedy))
     if problems:
         raise ConfigError(*problems)
 

@@ -6,10 +6,11 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from ponente.config.errors import RefusedError
 from ponente.models.activations import LayerActivations
-from ponente.ops.kept import ATTENTION, PRODUCT, WHOLE
+from ponente.ops.kept import ATTENTION, INPUT, PRODUCT, WHOLE
 from ponente.ops.mesh import is_split, whole
 
 Layer = TypeVar("Layer")
@@ -35,6 +36,12 @@ _POLICIES: dict[str, Any] = {
     ),
     "attention": jax.checkpoint_policies.save_only_these_names(ATTENTION),
     "save_all": _all_but_whole,
+    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=[INPUT],
+        offload_src="device",
+        offload_dst="pinned_host",
+    ),  # only the input of each layer, in the host's memory
 }
 
 
@@ -45,7 +52,7 @@ def kept_numbers(made: LayerActivations, checkpointing: bool | str, parts: int =
         parts: of heads and MLPs, where several devices split them.
     """
     name = checkpointing if isinstance(checkpointing, str) else "full" if checkpointing else "save_all"
-    numbers = made.input
+    numbers = 0 if name == "offload" else made.input
     if name in ("dots", "dots_and_attention", "save_all"):
         numbers += made.product_of_width + made.products // parts
     if name in ("attention", "dots_and_attention", "save_all"):
@@ -106,11 +113,15 @@ def _checkpointed(apply: Callable[..., Any], checkpointing: bool | str, *, is_sc
     if checkpointing is False:
         return apply
     name = "full" if checkpointing is True else checkpointing
-    if name == "offload":
-        raise RefusedError("not yet: model.gradient_checkpointing: offload. Use true, or a policy such as dots.")
     if name not in _POLICIES:
         raise RefusedError(
             f"found model.gradient_checkpointing: {checkpointing}; needed true, false or {', '.join(_POLICIES)}. "
             "Change it."
         )
-    return jax.checkpoint(apply, policy=_POLICIES[name], prevent_cse=not is_scanned)
+    named = apply
+    if name == "offload":
+
+        def named(layer: Any, x: Array, *rest: Any) -> Any:
+            return apply(layer, checkpoint_name(x, INPUT), *rest)
+
+    return jax.checkpoint(named, policy=_POLICIES[name], prevent_cse=not is_scanned)

@@ -4,7 +4,8 @@ A run's own checkpoint goes before all others, so that the same command starts a
 """
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from ponente.models.vocabulary import padded
 from ponente.store.checkpoint import CheckpointMetadata, load, read_metadata, whole_checkpoints
 from ponente.train.config import TrainConfig
 from ponente.train.mesh import placed, state_shardings
+from ponente.train.offload import made_on_host, on_host
 from ponente.train.setup import ModelSetup, Setup
 from ponente.train.state import TrainState, first_state, named_arrays, state_of, with_arrays
 from ponente.train.trainer import TrainerConfig
@@ -113,13 +115,28 @@ def begin(setup: Setup, resumption: Resumption | None) -> TrainState:
 
 
 def _first(setup: Setup) -> TrainState:
-    state: TrainState = jax.jit(lambda: _traced(setup, setup.optimizer), out_shardings=_shardings(setup))()
-    return state
+    return _made(setup, lambda: _traced(setup, setup.optimizer))
+
+
+def _made(setup: Setup, make: Callable[..., TrainState], *given: Any) -> TrainState:
+    """The state that a function makes, each array in its place."""
+    places = _shardings(setup)
+    if not setup.config.trainer.offload_optimizer:
+        state: TrainState = jax.jit(make, out_shardings=places)(*given)
+        return state
+    others = jax.jit(
+        lambda *given: replace(make(*given), optimizer=None), out_shardings=replace(places, optimizer=None)
+    )(*given)
+    optimizer = made_on_host(lambda *given: make(*given).optimizer, places.optimizer, *given)
+    whole: TrainState = replace(others, optimizer=optimizer)
+    return whole
 
 
 def _shardings(setup: Setup) -> Any:
     """Where each array of the state lies; None: on the one device."""
-    return None if setup.layout is None else jax.tree.map(lambda leaf: leaf.sharding, abstract_state(setup))
+    if setup.layout is None and not setup.config.trainer.offload_optimizer:
+        return None
+    return jax.tree.map(lambda leaf: leaf.sharding, abstract_state(setup))
 
 
 def abstract_state(setup: Setup) -> TrainState:
@@ -130,13 +147,12 @@ def abstract_state(setup: Setup) -> TrainState:
 def abstract_state_of(model: ModelSetup, optimizer: optax.GradientTransformation) -> TrainState:
     """The shapes of the state of a run of this model, whatever its data, and how it lies on several devices."""
     shapes: TrainState = jax.eval_shape(lambda: _traced(model, optimizer))
-    if model.layout is None:
-        return shapes
-    places = state_shardings(model.layout, model.specs, shapes)
-    placed: TrainState = jax.tree.map(
-        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places
-    )
-    return placed
+    if model.layout is not None:
+        places = state_shardings(model.layout, model.specs, shapes)
+        shapes = jax.tree.map(
+            lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes, places
+        )
+    return on_host(shapes) if model.config.trainer.offload_optimizer else shapes
 
 
 def _traced(model: ModelSetup, optimizer: optax.GradientTransformation) -> TrainState:
@@ -170,7 +186,4 @@ def _weights(setup: Setup, path: str, *, is_partial: bool) -> Any:
 def _with_weights(setup: Setup, model: Any) -> TrainState:
     is_averaged, places = setup.config.trainer.model_averaging is not None, _shardings(setup)
     model = model if places is None else placed(model, places.model)
-    state: TrainState = jax.jit(
-        lambda model: state_of(model, setup.optimizer, is_averaged=is_averaged), out_shardings=places
-    )(model)
-    return state
+    return _made(setup, lambda model: state_of(model, setup.optimizer, is_averaged=is_averaged), model)

@@ -34,6 +34,7 @@ def step_settings(model: ModelSetup, optimizer: optax.GradientTransformation, st
         z_loss=config.z_loss_weight,
         microbatch=trainer.microbatch,
         average_beta=None if averaging is None else averaging.beta,
+        offloads_optimizer=trainer.offload_optimizer,
         watch=trainer.watch,
     )
 

@@ -11,6 +11,8 @@ from jax.experimental.compilation_cache import compilation_cache
 from ponente.config.errors import RefusedError
 from ponente.ops.mesh import Layout
 from ponente.train.memory import keep_memory
+from ponente.train.offload import check_offload
+from ponente.train.quantization import check_fp8_device
 from ponente.train.trainer import TrainerConfig
 
 _DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
@@ -49,6 +51,15 @@ def check_devices(trainer: TrainerConfig) -> None:
             "found no accelerator (JAX sees CPUs alone), but trainer.require_accelerator: true; needed a GPU or TPU. "
             "Install JAX for it (pip install 'ponente[gpu]'), or remove the key."
         )
+
+
+def check_training_devices(trainer: TrainerConfig) -> None:
+    """The same, and what training alone asks for."""
+    check_devices(trainer)
+    if trainer.has_fp8:
+        check_fp8_device()
+    if trainer.offload_optimizer:
+        check_offload()
 
 
 def describe_devices(layout: Layout | None) -> str:

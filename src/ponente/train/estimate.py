@@ -20,6 +20,7 @@ from ponente.train.devices import prepare_devices
 from ponente.train.fitting import GIB, Need, bytes_of_part
 from ponente.train.hardware import Hardware, hardware, hardware_here
 from ponente.train.mesh import check_rows
+from ponente.train.offload import is_on_host
 from ponente.train.setup import ModelSetup, set_up_model
 
 MFU = 0.5  # what is supposed where nothing is said
@@ -33,6 +34,7 @@ class Memory:
 
     weights: int
     optimizer: int
+    host: int  # of what the optimizer keeps there
     gradients: int
     kept: int  # of layers, until their backward pass
     working: int  # weights in the type that is computed with, and whole ones of a layer; its run; a chunk of the loss
@@ -80,6 +82,8 @@ class Estimate:
         )
         for name in ("weights", "optimizer", "gradients", "kept", "working"):
             yield f"  {name:<18}{getattr(memory, name) / GIB:.2f}"
+        if memory.host:
+            yield f"memory of the host  {memory.host / GIB:.2f} GiB for each device: trainer.offload_optimizer"
         if (speed := self.tokens_a_second) is not None:
             yield f"speed               {speed:,.0f} tokens a second, at {self.mfu:.0%} of the peak (--mfu)"
             hours = self.tokens / speed / 3600
@@ -149,7 +153,8 @@ def _memory(model: ModelSetup, rows: int, *, is_in_parts: bool) -> Memory:
     config, layout = model.config, model.layout
     state = abstract_state_of(model, config.optimizer.build(model.parameters, config.trainer.planned_steps))
     weights = sum(map(bytes_of_part, jax.tree.leaves(state.model)))
-    extra = sum(map(bytes_of_part, jax.tree.leaves((state.optimizer, state.average, state.step))))
+    extra = jax.tree.leaves((state.optimizer, state.average, state.step))
+    host = sum(bytes_of_part(array) for array in extra if is_on_host(array))
     computed = jnp.dtype(config.trainer.precision.compute).itemsize
     gradient = weights if is_in_parts else weights * computed // jnp.dtype(config.trainer.precision.parameters).itemsize
     cast = 0 if computed == jnp.dtype(config.trainer.precision.parameters).itemsize else weights // 2
@@ -163,7 +168,8 @@ def _memory(model: ModelSetup, rows: int, *, is_in_parts: bool) -> Memory:
     whole = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.axes[0] == LAYERS)
     return Memory(
         weights=weights,
-        optimizer=extra,
+        optimizer=sum(map(bytes_of_part, extra)) - host,
+        host=host,
         gradients=gradient,
         kept=kept,
         working=cast + one_layer * 3 // 2 + 2 * whole * computed // tensor + 6 * min(_LOSS_LOGITS, logits),

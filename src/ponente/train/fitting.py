@@ -13,6 +13,7 @@ import jax
 
 from ponente.config.errors import RefusedError
 from ponente.train.memory import machine_memory
+from ponente.train.offload import is_on_host
 
 GIB = 1 << 30
 _KEY = "trainer.per_device_parallelism"
@@ -56,12 +57,25 @@ def device_memory() -> int:
 
 def check_state(arrays: Any) -> None:
     """Refuses a state, given by shapes and shardings, that no device has room for, before it is made."""
-    found = sum(bytes_of_part(array) for array in jax.tree.leaves(arrays))
+    leaves = jax.tree.leaves(arrays)
+    _check_host([array for array in leaves if is_on_host(array)])
+    found = sum(bytes_of_part(array) for array in leaves if not is_on_host(array))
     if found > (there := device_memory()):
         raise RefusedError(
             f"found a state (weights and what the optimizer keeps) of {found / GIB:.2f} GiB for each device, which has "
-            f"{there / GIB:.2f}; needed one that fits. Split it over more devices (trainer.mesh), or train a smaller "
-            "model."
+            f"{there / GIB:.2f}; needed one that fits. Split it over more devices (trainer.mesh), set "
+            "trainer.offload_optimizer: true where there is more memory on the host, or train a smaller model."
+        )
+
+
+def _check_host(arrays: Sequence[Any]) -> None:
+    """Refuses what the host has no room for, of all its devices."""
+    found = sum(map(bytes_of_part, arrays)) * len(jax.local_devices())
+    if found > (there := machine_memory()):
+        raise RefusedError(
+            f"found trainer.offload_optimizer: true for {found / GIB:.2f} GiB that the optimizer keeps, on a host with "
+            f"{there / GIB:.2f}; needed room for it. Split the model over more hosts (trainer.mesh), or train a "
+            "smaller one."
         )
 
 
@@ -87,8 +101,8 @@ def check_step(need: Need, rows: int | None, memory: int | None = None) -> None:
         fewer = "" if rows == 1 else f"Set {_KEY}: auto, or a number{below}; or "
         raise RefusedError(
             f"found a step that needs {need} of each device, which has {there / GIB:.2f} GiB; needed one that fits. "
-            f"{fewer}{'Set' if rows == 1 else 'set'} model.gradient_checkpointing: true, or split the model over more "
-            "devices (trainer.mesh)."
+            f"{fewer}{'Set' if rows == 1 else 'set'} model.gradient_checkpointing: true, or "
+            "trainer.offload_optimizer: true, or split the model over more devices (trainer.mesh)."
         )
 
 

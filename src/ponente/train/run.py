@@ -32,14 +32,13 @@ from ponente.train.changes import changed_fields
 from ponente.train.checkpointer import Checkpointer
 from ponente.train.compiling import step_of
 from ponente.train.config import TrainConfig
-from ponente.train.devices import check_devices, describe_devices, prepare_jax
+from ponente.train.devices import check_training_devices, describe_devices, prepare_jax
 from ponente.train.distributed import joined
 from ponente.train.export import ExportHook, export_hook
 from ponente.train.fitting import check_state
 from ponente.train.loop import Every, Hook, Loop, StepReport
 from ponente.train.mesh import batch_sharding
 from ponente.train.profiling import Profiler
-from ponente.train.quantization import check_fp8_device
 from ponente.train.run_record import write_run_record
 from ponente.train.setup import Setup, set_up
 from ponente.train.show import NoShow, Progress, Show, logging_to, showing
@@ -86,9 +85,7 @@ def train(config: TrainConfig, *, make_evaluate: MakeEvaluate | None = None) -> 
         name = run_id if is_first(gang) else f"{run_id}.{gang.index}"
         stack.enter_context(logging_to(join(absolute(config.trainer.log_dir), f"{name}.log")))
         stack.enter_context(ending_at_sigterm())
-        check_devices(config.trainer)
-        if config.trainer.has_fp8:
-            check_fp8_device()
+        check_training_devices(config.trainer)
         logger.info("run %s on %s", run_id, describe_devices(config.trainer.mesh.layout(jax.devices())))
         resumption = _resumption(config.trainer, run_id, gang)
         if resumption is None:

@@ -22,6 +22,7 @@ from ponente.ops.mesh import UNSPLIT, Layout
 from ponente.train.fitting import Need, check_step
 from ponente.train.norms import norm, squares
 from ponente.train.objective import loss_sums
+from ponente.train.offload import on_device
 from ponente.train.precision import Precision
 from ponente.train.quantization import with_fp8_products
 from ponente.train.state import TrainState
@@ -59,6 +60,7 @@ class StepSettings:
     z_loss: float = 0.0
     microbatch: int | None = None  # rows of a device at once; None: all
     average_beta: float | None = None  # None: no average
+    offloads_optimizer: bool = False  # what it keeps is in the host's memory
     layout: Layout | None = None  # None: one device
     specs: Any = None  # with a layout, how each parameter is split
 
@@ -89,8 +91,10 @@ class TrainStep:
         """The step as a program that is not compiled yet; shapes of the state and the batch are enough."""
         layout = self._settings.layout
         stays = None
-        if layout is not None:  # numbers on every device, or a process could not read them
-            stays = (jax.tree.map(lambda array: array.sharding, state), layout.sharding(PartitionSpec()))
+        if layout is not None or self._settings.offloads_optimizer:
+            # Numbers are on every device, or a process could not read them.
+            everywhere = None if layout is None else layout.sharding(PartitionSpec())
+            stays = (jax.tree.map(lambda array: array.sharding, state), everywhere)
         step = jax.jit(
             lambda *both: _step(self._settings, *both, has_histograms=has_histograms),
             donate_argnums=0,
@@ -106,9 +110,10 @@ class TrainStep:
             program = self.lower(state, batch, has_histograms=has_histograms).compile()
             extra = f", of up to {places} documents on average" if places else ""
             extra += ", with histograms" if has_histograms else ""
-            logger.info("compiled the step for batches of %d rows%s in %.1f s", rows, extra, time.monotonic() - began)
+            need, seconds = Need.of(program), time.monotonic() - began
+            logger.info("compiled the step for batches of %d rows%s in %.1f s: it needs %s", rows, extra, seconds, need)
             if is_checked:
-                check_step(Need.of(program), self._settings.microbatch)
+                check_step(need, self._settings.microbatch)
             self._programs[key] = program
         return self._programs[key]
 
@@ -124,7 +129,8 @@ def _step(
     weight = batch.loss_weights_BS.sum(dtype=jnp.float32)
     (loss, cross_entropy), gradients = _gradients(settings, state, batch, jnp.maximum(weight, 1e-6))
     of_gradients = squares(gradients)
-    updates, optimizer = settings.optimizer.update(gradients, state.optimizer, state.model)
+    kept = on_device(state.optimizer) if settings.offloads_optimizer else state.optimizer
+    updates, optimizer = settings.optimizer.update(gradients, kept, state.model)
     model = optax.apply_updates(state.model, updates)
     watched = settings.watch.norms(grads=gradients, updates=updates)
     if has_histograms:

@@ -48,6 +48,7 @@ class TrainerConfig(RunLength):
     jax_compilation_cache_dir: str | None = execution(None)
     require_accelerator: bool | None = execution(None)
     deterministic: bool = execution(False)
+    offload_optimizer: bool = execution(False)  # what it keeps lies in the host's memory between updates
     mesh: MeshConfig = execution(default_factory=MeshConfig)
     distributed: DistributedConfig = execution(default_factory=DistributedConfig)
     progress_watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)

@@ -1,10 +1,13 @@
 """What layers keep for the backward pass, as estimates of memory have it, against what JAX keeps."""
 
 import math
+import re
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from ponente.models.gpt2 import Gpt2Config
@@ -19,18 +22,21 @@ MODELS = [
     LlamaConfig(max_seq_len=LENGTH, hidden_dim=32, intermediate_dim=96, num_layers=LAYERS, num_heads=4, num_kv_heads=2),
     Gpt2Config(max_seq_len=LENGTH, hidden_dim=32, num_layers=LAYERS, num_heads=4, resid_pdrop=0.0, attn_pdrop=0.0),
 ]
+PLACES = np.tile(np.arange(LENGTH), (ROWS, 1))
+TOKENS = Tokens(ids_BS=np.zeros((ROWS, LENGTH), np.int32), positions_BS=PLACES, mask=Mask())  # type: ignore[arg-type]
+
+
+def shapes_of(model: LmConfig) -> Any:
+    shape = lambda one: jax.ShapeDtypeStruct(one.shape, jnp.bfloat16)  # noqa: E731
+    return jax.tree.map(shape, model.parameters(64), is_leaf=is_parameter)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=["llama", "gpt2"])
 @pytest.mark.parametrize("policy", [True, "dots", "dots_and_attention"])
 def test_what_is_kept_of_each_token_is_what_jax_keeps(model: LmConfig, policy: bool | str) -> None:
     model = replace(model, gradient_checkpointing=policy)
-    shapes = jax.tree.map(
-        lambda one: jax.ShapeDtypeStruct(one.shape, jnp.bfloat16), model.parameters(64), is_leaf=is_parameter
-    )
-    places = jnp.tile(jnp.arange(LENGTH), (ROWS, 1))
-    tokens = Tokens(ids_BS=jnp.zeros((ROWS, LENGTH), jnp.int32), positions_BS=places, mask=Mask())
-    kept = jax.eval_shape(lambda model: jax.vjp(lambda one: one.hidden(tokens), model)[1], shapes)
+    shapes = shapes_of(model)
+    kept = jax.eval_shape(lambda model: jax.vjp(lambda one: one.hidden(TOKENS), model)[1], shapes)
     of_layers = [leaf for leaf in jax.tree.leaves(kept) if leaf.shape[:3] == (LAYERS, ROWS, LENGTH)]
     found = sum(math.prod(leaf.shape) for leaf in of_layers) / (LAYERS * ROWS * LENGTH)
     assert found == kept_numbers(model.activations(), policy)
@@ -39,7 +45,23 @@ def test_what_is_kept_of_each_token_is_what_jax_keeps(model: LmConfig, policy: b
 @pytest.mark.parametrize("model", MODELS, ids=["llama", "gpt2"])
 def test_each_policy_keeps_more_than_the_one_before_and_devices_share_it(model: LmConfig) -> None:
     made = model.activations()
-    kept = [kept_numbers(made, policy) for policy in (True, "attention", "dots", "dots_and_attention", False)]
+    kept = [
+        kept_numbers(made, policy) for policy in ("offload", True, "attention", "dots", "dots_and_attention", False)
+    ]
     assert kept == sorted(set(kept))
     assert kept_numbers(made, True, parts=2) == kept_numbers(made, True)
     assert kept_numbers(made, False) / 2 < kept_numbers(made, False, parts=2) < kept_numbers(made, False)
+
+
+@pytest.mark.parametrize("is_scanned", [True, False])
+@pytest.mark.parametrize("model", MODELS, ids=["llama", "gpt2"])
+def test_inputs_of_layers_go_to_the_host_and_come_back(model: LmConfig, is_scanned: bool) -> None:
+    def moves(policy: bool | str) -> list[str]:
+        given = replace(model, gradient_checkpointing=policy, scan_layers=is_scanned)
+        gradient = jax.jit(jax.grad(lambda one: one.hidden(TOKENS).astype(jnp.float32).sum()))
+        text = gradient.trace(shapes_of(given)).lower(lowering_platforms=("cuda",)).as_text()  # CPUs have one memory
+        return re.findall(r'_xla_buffer_placement = "(\w+)"', text)
+
+    assert moves(True) == []
+    one_for_each = 1 if is_scanned else LAYERS
+    assert sorted(moves("offload")) == ["device"] * one_for_each + ["pinned_host"] * one_for_each

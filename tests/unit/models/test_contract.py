@@ -109,7 +109,7 @@ def test_scanned_and_unrolled_have_the_same_parameters_and_values(config: LmConf
 
 
 @families
-@pytest.mark.parametrize("policy", [False, "full", "dots", "attention", "dots_and_attention", "save_all"])
+@pytest.mark.parametrize("policy", [False, "full", "dots", "attention", "dots_and_attention", "save_all", "offload"])
 def test_what_is_kept_for_the_backward_pass_changes_no_gradient(config: LmConfig, policy: bool | str) -> None:
     def gradients(checkpointing: bool | str) -> Any:
         model = made(replace(config, gradient_checkpointing=checkpointing))

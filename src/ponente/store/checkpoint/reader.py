@@ -105,7 +105,7 @@ class _Piece:
 
     name: str
     index: tuple[slice, ...]
-    devices: list[jax.Device | None]
+    places: list[jax.sharding.SingleDeviceSharding | None]  # None: the default device
     nbytes: int
 
 
@@ -140,7 +140,7 @@ def _read(path: str, metadata: CheckpointMetadata, targets: Mapping[str, Target]
         with naming_failure(join(folder, piece.name)):
             data = reading.result()
         array = unfinished[piece.name]
-        array.parts += [jax.device_put(data, device) for device in piece.devices]
+        array.parts += [jax.device_put(data, place) for place in piece.places]
         array.left -= 1
         if not array.left:
             whole = unfinished.pop(piece.name).result().block_until_ready()  # then its host memory is free
@@ -177,13 +177,14 @@ def _pieces(name: str, store: Any, sharding: Any) -> Iterator[_Piece]:
     itemsize = store.dtype.numpy_dtype.itemsize
     if sharding is None:
         whole = tuple(slice(0, size) for size in store.shape)
-        yield _Piece(name=name, index=whole, devices=[None], nbytes=int(np.prod(store.shape)) * itemsize)
+        yield _Piece(name=name, index=whole, places=[None], nbytes=int(np.prod(store.shape)) * itemsize)
         return
-    by_place: dict[tuple[tuple[int, int], ...], list[jax.Device | None]] = {}
+    by_bounds: dict[tuple[tuple[int, int], ...], list[jax.sharding.SingleDeviceSharding | None]] = {}
     for device, index in sharding.addressable_devices_indices_map(store.shape).items():
         bounds = tuple(part.indices(size)[:2] for part, size in zip(index, store.shape, strict=True))
-        by_place.setdefault(bounds, []).append(device)
-    for bounds, devices in by_place.items():
+        place = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+        by_bounds.setdefault(bounds, []).append(place)
+    for bounds, places in by_bounds.items():
         index = tuple(slice(start, stop) for start, stop in bounds)
         size = int(np.prod([stop - start for start, stop in bounds]))
-        yield _Piece(name=name, index=index, devices=devices, nbytes=size * itemsize * len(devices))
+        yield _Piece(name=name, index=index, places=places, nbytes=size * itemsize * len(places))

@@ -1,4 +1,4 @@
-"""A step written for one device's part of a mesh, with all fast kernels inside, on a mesh of one GPU."""
+"""Steps on a GPU: on a mesh of one, with all fast kernels inside; with some of what they keep on the host."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,9 +15,12 @@ from ponente.batches.tables import no_tables, tables_of
 from ponente.models.llama import LlamaConfig
 from ponente.models.parameters import initialize
 from ponente.ops.mesh import Layout
+from ponente.store.checkpoint.snapshot import Staging, take_snapshot
+from ponente.train.fitting import Need
 from ponente.train.mesh import specs_of, state_shardings
+from ponente.train.offload import HOST, on_host
 from ponente.train.precision import Precision
-from ponente.train.state import named_arrays, state_of
+from ponente.train.state import TrainState, named_arrays, state_of
 from ponente.train.step import StepSettings, TrainStep
 from ponente.train.watch import WatchConfig
 
@@ -32,6 +35,8 @@ SETTINGS = StepSettings(
     blocks_documents=True,
     watch=WatchConfig(),
 )
+DEEP = replace(MODEL, num_layers=8, gradient_checkpointing=True)
+EXACT = replace(SETTINGS, optimizer=optax.adamw(1e-3), precision=Precision.of("f32"))
 
 
 def batch(*, has_tables: bool) -> Batch:
@@ -69,3 +74,41 @@ def test_a_step_on_a_mesh_of_one_is_that_without_a_mesh(has_fp8: bool, checkpoin
         exact = np.asarray(named_arrays(expected[0].optimizer)[name], np.float64)
         error = np.linalg.norm(np.asarray(jnp.asarray(array), np.float64) - exact)
         assert error <= 0.02 * max(np.linalg.norm(exact), 1e-6), name
+
+
+def after_three(settings: StepSettings, model: LlamaConfig) -> tuple[TrainState, Need]:
+    state = state_of(initialize(model.parameters(VOCAB), 0), settings.optimizer, is_averaged=False)
+    if settings.offloads_optimizer:
+        state = jax.device_put(state, jax.tree.map(lambda shape: shape.sharding, on_host(state)))
+    step, rows = TrainStep(settings), jax.device_put(batch(has_tables=False))
+    need = step.need(state, rows)
+    for number in range(3):
+        state, _ = step(state, rows, number)
+    return state, need
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_an_optimizer_on_the_host_is_the_same_and_takes_less_of_the_gpu(scan_layers: bool) -> None:
+    model = replace(DEEP, scan_layers=scan_layers)
+    expected, before = after_three(EXACT, model)
+    found, after = after_three(replace(EXACT, offloads_optimizer=True), model)
+    kept = sum(array.nbytes for array in jax.tree.leaves(found.optimizer) if array.ndim)
+    assert {array.sharding.memory_kind for array in jax.tree.leaves(found.optimizer) if array.ndim} == {HOST}
+    assert before.state - after.state > 0.95 * kept
+    staging = Staging()
+    staging.acquire()
+    taken = take_snapshot(named_arrays(found), staging)
+    for name, array in named_arrays(expected).items():
+        [(_, there)] = taken[name].shards
+        np.testing.assert_allclose(there, np.asarray(array), rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_inputs_of_layers_on_the_host_give_the_same_and_take_less_of_the_gpu(scan_layers: bool) -> None:
+    model = replace(DEEP, scan_layers=scan_layers)
+    expected, before = after_three(EXACT, model)
+    found, after = after_three(EXACT, replace(model, gradient_checkpointing="offload"))
+    assert after.temporary < before.temporary
+    for name, array in named_arrays(expected).items():
+        there = np.asarray(named_arrays(found)[name])
+        np.testing.assert_allclose(there, np.asarray(array), rtol=1e-3, atol=1e-5, err_msg=name)
