@@ -16,15 +16,16 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 from ponente.config.errors import RefusedError
-from ponente.ops import cudnn
+from ponente.ops import cudnn, splash
 from ponente.ops.dropout import drop
 from ponente.ops.kept import ATTENTION
 from ponente.ops.mesh import UNSPLIT, Tensor
+from ponente.ops.platform import platform
 
 _BLOCK, _MOST_BLOCKS = 128, 8  # queries at once, at least; blocks, at most
 _LOWEST = -3.4e38  # instead of -inf, which would make a row without any key NaN
 
-Backend = Literal["default", "xla", "cudnn", "cudnn_packed"]
+Backend = Literal["default", "xla", "cudnn", "cudnn_packed", "splash"]
 
 logger = logging.getLogger(__name__)
 
@@ -90,12 +91,14 @@ def attend(
     if dropout is not None and dropout.rate == 0:
         dropout = None
     chosen = _chosen(backend, q_BTNH, mask, window, soft_cap, dropout)
-    _say(chosen, backend, jax.default_backend(), mask.segment_ids_BS is not None)
+    _say(chosen, backend, platform(), mask.segment_ids_BS is not None)
     if chosen == "cudnn_packed":
         assert mask.document_starts_BM is not None
         assert mask.document_lengths_BM is not None
         tables = cudnn.Tables(mask.document_starts_BM, mask.document_lengths_BM)
         return cudnn.attend(q_BTNH, k_BSKH, v_BSKH, tables, scale)
+    if chosen == "splash":
+        return splash.attend(q_BTNH, k_BSKH, v_BSKH, mask.segment_ids_BS, scale, window, soft_cap)
     if chosen == "cudnn" and window is None and mask.segment_ids_BS is None and cudnn.is_right():
         return cudnn.attend(q_BTNH, k_BSKH, v_BSKH, None, scale)
     if chosen == "cudnn":
@@ -121,15 +124,22 @@ def _chosen(
     dropout: AttentionDropout | None,
 ) -> Backend:
     is_half = q.dtype in (jnp.bfloat16, jnp.float16)
-    is_plain = soft_cap is None and dropout is None and mask.query_positions_BT is None
-    can_cudnn = jax.default_backend() == "gpu" and is_half and is_plain and cudnn.takes_heads(q.shape[-1])
+    is_plain = dropout is None and mask.query_positions_BT is None
+    can_cudnn = platform() == "gpu" and is_half and is_plain and soft_cap is None and cudnn.takes_heads(q.shape[-1])
+    can_splash = platform() != "gpu" and is_plain and splash.takes_length(q.shape[1])
     has_tables = mask.document_starts_BM is not None and mask.segment_ids_BS is not None
     can_pack = can_cudnn and has_tables and window is None and cudnn.is_right()
     if backend == "default":
-        return "cudnn_packed" if can_pack else "cudnn" if can_cudnn else "xla"
+        by_xla: Backend = "splash" if can_splash and platform() == "tpu" else "xla"
+        return "cudnn_packed" if can_pack else "cudnn" if can_cudnn else by_xla
+    if backend == "splash" and not can_splash:
+        raise RefusedError(
+            f"found attn_backend: splash asked for on {platform()} with rows of {q.shape[1]}; needed a TPU, rows of a "
+            "multiple of 128, and no dropout. Use attn_backend: default."
+        )
     if (backend == "cudnn" and not can_cudnn) or (backend == "cudnn_packed" and not can_pack):
         raise RefusedError(
-            f"found attn_backend: {backend} asked for on {jax.default_backend()} with {q.dtype.name}, window {window}, "
+            f"found attn_backend: {backend} asked for on {platform()} with {q.dtype.name}, window {window}, "
             f"soft cap {soft_cap}; needed a GPU, 16-bit floats, heads of a multiple of 8, no soft cap and no dropout "
             "(for cudnn_packed also documents, no window, and Hopper). Use attn_backend: default."
         )
@@ -137,10 +147,10 @@ def _chosen(
 
 
 @cache
-def _say(chosen: Backend, asked: Backend, platform: str, has_documents: bool) -> None:
+def _say(chosen: Backend, asked: Backend, where: str, has_documents: bool) -> None:
     documents = ", documents apart" if has_documents else ""
-    logger.info("attention: %s on %s%s", chosen, platform, documents)
-    if platform == "gpu" and chosen != "cudnn_packed" and has_documents and asked == "default":
+    logger.info("attention: %s on %s%s", chosen, where, documents)
+    if where == "gpu" and chosen != "cudnn_packed" and has_documents and asked == "default":
         logger.warning("attention: documents are held apart by a dense bias, which is slower than cuDNN's packed form")
 
 

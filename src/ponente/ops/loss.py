@@ -14,6 +14,7 @@ from jax import Array
 
 from ponente.ops.gpu import MOST_NUMBERS, has_triton
 from ponente.ops.mesh import UNSPLIT, Tensor
+from ponente.ops.platform import platform
 
 _CHUNK_LOGITS = 1 << 26  # elements of a chunk, at least: 256 MB in float32
 _CHUNK_LOGITS_GPU = 1 << 28  # a gigabyte: fewer chunks read and write the head's gradient less often
@@ -81,7 +82,7 @@ def _chunks(rows: int, head_DV: Array) -> int:
     Each chunk reads and writes the head's gradient, so that chunks of fewer rows would spend their time on that.
     """
     width, vocabulary = head_DV.shape
-    least = _CHUNK_LOGITS_GPU if jax.default_backend() == "gpu" else _CHUNK_LOGITS
+    least = _CHUNK_LOGITS_GPU if platform() == "gpu" else _CHUNK_LOGITS
     most = max(min(width, rows // 4), least // vocabulary, 1)
     return next(count for count in range(-(-rows // most), rows + 1) if rows % count == 0)
 

@@ -4,6 +4,7 @@ In: a setup, or a config alone. Out: a `TrainStep`, and the setup with the rows 
 """
 
 import math
+from collections.abc import Sequence
 
 import jax
 import optax
@@ -39,9 +40,13 @@ def step_settings(model: ModelSetup, optimizer: optax.GradientTransformation, st
     )
 
 
-def lower_step(config: TrainConfig) -> jax.stages.Lowered:
-    """The step of a config, with its first batch size, from shapes alone: no data is opened and no weight is made."""
-    model = set_up_model(config)
+def lower_step(config: TrainConfig, devices: Sequence[jax.Device] | None = None) -> jax.stages.Lowered:
+    """The step of a config, with its first batch size, from shapes alone: no data is opened and no weight is made.
+
+    Args:
+        devices: that it is for, and that need not be there; None: those that are.
+    """
+    model = set_up_model(config, devices)
     config, steps = model.config, model.config.trainer.planned_steps
     optimizer = config.optimizer.build(model.parameters, steps)
     batch = abstract_batch(config.shape(), config.batches.schedule().size(0), batch_sharding(model.layout))

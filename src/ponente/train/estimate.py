@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from ponente.models.parameters import LAYERS, count, is_parameter
 from ponente.models.stack import kept_numbers
+from ponente.ops.platform import compiling_for
 from ponente.train.beginning import abstract_state_of
 from ponente.train.compiling import lower_step
 from ponente.train.config import TrainConfig
@@ -22,6 +23,7 @@ from ponente.train.hardware import Hardware, hardware, hardware_here
 from ponente.train.mesh import check_rows
 from ponente.train.offload import is_on_host
 from ponente.train.setup import ModelSetup, set_up_model
+from ponente.train.topology import devices_of, has_compiler
 
 MFU = 0.5  # what is supposed where nothing is said
 _LOSS_LOGITS = 1 << 28  # of a chunk of the loss, in float32 and once more in 16 bits
@@ -102,15 +104,34 @@ def estimate_lines(config: TrainConfig, name: str, *, mfu: float = MFU, price: f
     machine = hardware(name) if name else hardware_here()
     found = estimate(config, machine if price is None else replace(machine, price=price), mfu=mfu)
     yield from found.lines()
+    trainer = replace(config.trainer, per_device_parallelism=found.rows_at_once)
+    given = replace(config, trainer=trainer)
     if not name:
-        trainer = replace(config.trainer, per_device_parallelism=found.rows_at_once)
-        yield f"compiled here       a step needs {Need.of(lower_step(replace(config, trainer=trainer)).compile())}"
+        yield f"compiled here       a step needs {Need.of(lower_step(given).compile())}"
+    elif machine.topology is not None and machine.devices > 1:
+        yield f"compiled for it     {_compiled_for(given, machine)}"
+
+
+def _compiled_for(config: TrainConfig, hardware: Hardware) -> str:
+    """What the compiler of TPUs, which need not be here, says of a step."""
+    if not has_compiler():
+        return "not tried: pip install 'ponente[tpu]' has the compiler of TPUs, which needs none"
+    try:
+        return f"a step needs {need_on(config, hardware)}"
+    except jax.errors.JaxRuntimeError as error:  # no such slice, or a step that has no room on it
+        return f"refused by the compiler of TPUs: {str(error).splitlines()[0]}"
+
+
+def need_on(config: TrainConfig, hardware: Hardware) -> Need:
+    """What a step takes of a slice of TPUs, which need not be here, by the account of their compiler."""
+    with compiling_for("tpu"):
+        return Need.of(lower_step(config, devices_of(hardware)).compile())
 
 
 def estimate(config: TrainConfig, hardware: Hardware, *, mfu: float = MFU) -> Estimate:
     """What the run of a config takes; neither the hardware nor its data need be there."""
     config.check()
-    model = set_up_model(config, planned_devices=None if hardware.is_here else hardware.devices)
+    model = set_up_model(config, None if hardware.is_here else hardware.devices)
     config, trainer = model.config, model.config.trainer
     check_rows(model.layout, trainer.batch_sizes, trainer.microbatch)
     size, length = max(trainer.batch_sizes), config.shape().length

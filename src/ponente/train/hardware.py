@@ -23,6 +23,7 @@ class Hardware:
     peak: float | None  # operations a second of one, dense bfloat16; None: not known
     price: float | None  # dollars an hour of one
     is_here: bool = False  # what `memory` says is what a run gets
+    topology: str | None = None  # of a slice of TPUs, as their compiler calls it: `v5p:4x4x4`
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class _Kind:
     memory_gib: float
     price: float
     cores: int = 1  # of a chip, where names count cores
+    torus: str | None = None  # of TPUs, the name of their network
+    dimensions: int = 2  # of the network
 
 
 _GPUS = {
@@ -43,11 +46,11 @@ _GPUS = {
     "rtx4090": _Kind("rtx 4090", 24, 0.4),
 }
 _TPUS = {
-    "v4": _Kind("tpu v4", 32, 3.22, cores=2),
-    "v5p": _Kind("tpu v5p", 95, 4.2, cores=2),
-    "v5litepod": _Kind("tpu v5", 16, 1.2),
-    "v5e": _Kind("tpu v5", 16, 1.2),
-    "v6e": _Kind("tpu v6", 32, 2.7),
+    "v4": _Kind("tpu v4", 32, 3.22, cores=2, torus="v4", dimensions=3),
+    "v5p": _Kind("tpu v5p", 95, 4.2, cores=2, torus="v5p", dimensions=3),
+    "v5litepod": _Kind("tpu v5", 16, 1.2, torus="v5e"),
+    "v5e": _Kind("tpu v5", 16, 1.2, torus="v5e"),
+    "v6e": _Kind("tpu v6", 32, 2.7, torus="v6e"),
 }
 
 
@@ -79,4 +82,16 @@ def hardware_here() -> Hardware:
 
 
 def _made(name: str, devices: int, kind: _Kind) -> Hardware:
-    return Hardware(name, devices, int(kind.memory_gib * GIB), peak_flops(kind.device), kind.price)
+    memory, peak = int(kind.memory_gib * GIB), peak_flops(kind.device)
+    topology = None if kind.torus is None else f"{kind.torus}:{_sides(devices, kind.dimensions)}"
+    return Hardware(name, devices, memory, peak, kind.price, topology=topology)
+
+
+def _sides(devices: int, dimensions: int) -> str:
+    """The sides of a slice, as near to each other as doubling gives: 64 in three dimensions are 4x4x4, 32 are 2x4x4."""
+    sides = [1] * dimensions
+    while devices % 2 == 0:
+        sides[sides.index(min(sides))] *= 2
+        devices //= 2
+    sides[0] *= devices
+    return "x".join(str(side) for side in (sorted(sides) if min(sides) > 1 else sides))

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from ponente.config import execution
@@ -143,7 +143,8 @@ def _mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device]) -> Mesh:
     types = (AxisType.Auto,) * len(_AXES)
     if sizes[REPLICA_DCN] > 1 or devices[0].platform == "cpu":
         return Mesh(np.array(devices).reshape(shape), _AXES, axis_types=types)
-    return jax.make_mesh(shape, _AXES, axis_types=types, devices=devices)
+    grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)  # any sizes on a torus
+    return Mesh(grid, _AXES, axis_types=types)
 
 
 def specs_of(layout: Layout, parameters: Any) -> Any:

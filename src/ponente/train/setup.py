@@ -4,7 +4,7 @@ In: a config. Out: a `Setup`, with the model's sizes, the vocabulary, open cache
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -41,7 +41,7 @@ class ModelSetup:
     tokenizer: Tokenizer
     vocab_size: int
     hf: HfModelFolder | None  # where its first weights come from, if there
-    planned_devices: int | None = None  # which need not be there; None: those that are
+    planned: int | Sequence[jax.Device] | None = None  # devices that need not be there; None: those that are
 
     @property
     def model(self) -> LmConfig:
@@ -55,8 +55,10 @@ class ModelSetup:
     @cached_property
     def layout(self) -> Layout | None:
         """How the run lies on its devices; None: it has one."""
-        mesh, planned = self.config.trainer.mesh, self.planned_devices
-        return mesh.layout(jax.devices()) if planned is None else mesh.planned_layout(planned)
+        mesh, planned = self.config.trainer.mesh, self.planned
+        if isinstance(planned, int):
+            return mesh.planned_layout(planned)
+        return mesh.layout(jax.devices() if planned is None else planned)
 
     @property
     def row_parts(self) -> int:
@@ -111,11 +113,11 @@ class Setup(EvaluationSetup):
         return replace(self, config=replace(self.config, trainer=trainer))
 
 
-def set_up_model(config: TrainConfig, planned_devices: int | None = None) -> ModelSetup:
+def set_up_model(config: TrainConfig, planned: int | Sequence[jax.Device] | None = None) -> ModelSetup:
     """The model of a config: its sizes are those of a Hugging Face model where the config asks for that.
 
     Args:
-        planned_devices: how many devices it is for, if not for those that are there.
+        planned: the devices that it is for, or their number, if not for those that are there.
     """
     hf = None if config.hf_source is None else open_hf_model(config.hf_source)
     if hf is not None and config.use_hf_model_config:
@@ -125,7 +127,7 @@ def set_up_model(config: TrainConfig, planned_devices: int | None = None) -> Mod
     vocab_size = tokenizer.vocab_size
     if hf is not None and config.pad_tokenizer_to_match_model:
         vocab_size = max(vocab_size, int(hf.config.get("vocab_size", 0)))
-    return ModelSetup(config=config, tokenizer=tokenizer, vocab_size=vocab_size, hf=hf, planned_devices=planned_devices)
+    return ModelSetup(config=config, tokenizer=tokenizer, vocab_size=vocab_size, hf=hf, planned=planned)
 
 
 def set_up(

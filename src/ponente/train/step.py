@@ -202,7 +202,10 @@ def _gradients_here(
         return value_and_gradient(model, batch, rows_B)
 
     def add(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, value_and_gradient(model, *part)), None
+        of_part = value_and_gradient(model, *part)
+        if layout is not None:  # or a TPU's compiler would add whole gradients, and split their sum
+            of_part = jax.lax.optimization_barrier(of_part)
+        return jax.tree.map(jnp.add, total, of_part), None
 
     parts = jax.tree.map(
         lambda array: array.reshape(rows // settings.microbatch, settings.microbatch, *array.shape[1:]),

@@ -70,7 +70,7 @@ def test_steps_are_the_same_and_leave_it_on_the_host(shape: Any, optimizer: opta
         np.testing.assert_array_equal(np.asarray(named_arrays(with_it)[name]), np.asarray(array), err_msg=name)
 
 
-def test_a_run_begins_saves_and_goes_on_with_it_and_may_change_its_mind(site: Site) -> None:  # noqa: F811
+def test_a_run_goes_on_with_it_and_without_it(site: Site) -> None:  # noqa: F811
     for run, flags in {"plain": (), "host": OFFLOADED}.items():
         site.train(*flags, "--trainer.num_train_steps", "4", run=run)
     assert site.losses("host") == site.losses("plain")
