@@ -36,7 +36,7 @@ SETTINGS = StepSettings(
     watch=WatchConfig(),
 )
 DEEP = replace(MODEL, num_layers=8, gradient_checkpointing=True)
-EXACT = replace(SETTINGS, optimizer=optax.adamw(1e-3), precision=Precision.of("f32"))
+EXACT = replace(SETTINGS, optimizer=optax.sgd(0.1, momentum=0.9), precision=Precision.of("f32"))
 
 
 def batch(*, has_tables: bool) -> Batch:
@@ -103,11 +103,9 @@ def test_an_optimizer_on_the_host_is_the_same_and_takes_less_of_the_gpu(scan_lay
         np.testing.assert_allclose(there, np.asarray(array), rtol=1e-3, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_inputs_of_layers_on_the_host_give_the_same_and_take_less_of_the_gpu(scan_layers: bool) -> None:
-    model = replace(DEEP, scan_layers=scan_layers)
-    expected, before = after_three(EXACT, model)
-    found, after = after_three(EXACT, replace(model, gradient_checkpointing="offload"))
+def test_inputs_of_layers_on_the_host_give_the_same_and_take_less_of_the_gpu() -> None:
+    expected, before = after_three(EXACT, DEEP)
+    found, after = after_three(EXACT, replace(DEEP, gradient_checkpointing="offload"))
     assert after.temporary < before.temporary
     for name, array in named_arrays(expected).items():
         there = np.asarray(named_arrays(found)[name])

@@ -45,6 +45,20 @@ _POLICIES: dict[str, Any] = {
 }
 
 
+def check_checkpointing(checkpointing: bool | str, *, is_scanned: bool) -> None:
+    """Refuses a policy that is not known, or not for layers that are run like this."""
+    if isinstance(checkpointing, str) and checkpointing not in _POLICIES:
+        raise RefusedError(
+            f"found model.gradient_checkpointing: {checkpointing}; needed true, false or {', '.join(_POLICIES)}. "
+            "Change it."
+        )
+    if checkpointing == "offload" and not is_scanned:  # the compilers of GPUs and TPUs then use more memory, not less
+        raise RefusedError(
+            "found model.gradient_checkpointing: offload with model.scan_layers: false; needed scanned layers. "
+            "Set scan_layers: true."
+        )
+
+
 def kept_numbers(made: LayerActivations, checkpointing: bool | str, parts: int = 1) -> int:
     """Of one layer, how many numbers are kept for each token until its backward pass.
 
@@ -113,11 +127,7 @@ def _checkpointed(apply: Callable[..., Any], checkpointing: bool | str, *, is_sc
     if checkpointing is False:
         return apply
     name = "full" if checkpointing is True else checkpointing
-    if name not in _POLICIES:
-        raise RefusedError(
-            f"found model.gradient_checkpointing: {checkpointing}; needed true, false or {', '.join(_POLICIES)}. "
-            "Change it."
-        )
+    check_checkpointing(checkpointing, is_scanned=is_scanned)
     named = apply
     if name == "offload":
 

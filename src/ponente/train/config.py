@@ -12,6 +12,7 @@ from ponente.config.tree import Tree
 from ponente.models.families import lm_families, refuse_later_families
 from ponente.models.llama import LlamaConfig
 from ponente.models.lm import LmConfig
+from ponente.models.stack import check_checkpointing
 from ponente.train.data.config import TrainDataConfig
 from ponente.train.data.settings import DataSettings, ModelLength
 from ponente.train.optimizers import AdamConfig, OptimizerConfig
@@ -73,6 +74,7 @@ class TrainConfig:
         self.batches.check()
         self.optimizer.check()
         self._check_beginning()
+        check_checkpointing(self.model.gradient_checkpointing, is_scanned=self.model.scan_layers)
         if self.epoch < 0:
             raise RefusedError(f"found epoch: {self.epoch}; needed 0 (any number) or more. Change it.")
         if self.z_loss_weight < 0:

@@ -18,6 +18,7 @@ from ponente.train.trainer import TrainerConfig
 _DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 _MEMORY_SHARES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # two names of one thing
 _MEMORY_SHARE = "0.93"  # of a GPU's memory: a run has it for itself
+_XLA_CACHES = "xla_gpu_per_fusion_autotune_cache_dir"  # JAX's default
 _DEFAULTS: Mapping[str, Any] = {"jax_threefry_partitionable": True}
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ def prepare_jax(trainer: TrainerConfig) -> None:
         os.environ[_MEMORY_SHARES[0]] = _MEMORY_SHARE
     if trainer.deterministic and _DETERMINISTIC not in (flags := os.environ.get("XLA_FLAGS", "")):
         os.environ["XLA_FLAGS"] = f"{flags} {_DETERMINISTIC}".strip()
+    # What other runs found out by timing must not choose the kernels of a deterministic one.
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none" if trainer.deterministic else _XLA_CACHES)
     if trainer.jax_compilation_cache_dir is not None:
         jax.config.update("jax_compilation_cache_dir", trainer.jax_compilation_cache_dir)
         compilation_cache.reset_cache()  # or the folder of an earlier run in this process would be used

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ponente.config.errors import RefusedError
 from ponente.models.gpt2 import Gpt2Config
 from ponente.models.llama import LlamaConfig
 from ponente.models.lm import LmConfig, Tokens
 from ponente.models.parameters import is_parameter
-from ponente.models.stack import kept_numbers
+from ponente.models.stack import check_checkpointing, kept_numbers
 from ponente.ops.attention import Mask
 
 LAYERS, ROWS, LENGTH = 3, 2, 16
@@ -53,15 +54,20 @@ def test_each_policy_keeps_more_than_the_one_before_and_devices_share_it(model: 
     assert kept_numbers(made, False) / 2 < kept_numbers(made, False, parts=2) < kept_numbers(made, False)
 
 
-@pytest.mark.parametrize("is_scanned", [True, False])
 @pytest.mark.parametrize("model", MODELS, ids=["llama", "gpt2"])
-def test_inputs_of_layers_go_to_the_host_and_come_back(model: LmConfig, is_scanned: bool) -> None:
+def test_inputs_of_layers_go_to_the_host_and_come_back(model: LmConfig) -> None:
     def moves(policy: bool | str) -> list[str]:
-        given = replace(model, gradient_checkpointing=policy, scan_layers=is_scanned)
+        given = replace(model, gradient_checkpointing=policy)
         gradient = jax.jit(jax.grad(lambda one: one.hidden(TOKENS).astype(jnp.float32).sum()))
         text = gradient.trace(shapes_of(given)).lower(lowering_platforms=("cuda",)).as_text()  # CPUs have one memory
         return re.findall(r'_xla_buffer_placement = "(\w+)"', text)
 
     assert moves(True) == []
-    one_for_each = 1 if is_scanned else LAYERS
-    assert sorted(moves("offload")) == ["device"] * one_for_each + ["pinned_host"] * one_for_each
+    assert sorted(moves("offload")) == ["device", "pinned_host"]
+
+
+def test_in_the_host_s_memory_only_scanned_layers_are_kept() -> None:
+    with pytest.raises(RefusedError, match=r"offload with model.scan_layers: false; needed scanned layers"):
+        check_checkpointing("offload", is_scanned=False)
+    check_checkpointing("offload", is_scanned=True)
+    check_checkpointing(False, is_scanned=False)

@@ -13,6 +13,7 @@ def test_deterministic_runs_ask_xla_for_it(is_deterministic: bool, times: int, m
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
     for _ in range(2):
         prepare_devices(TrainerConfig(deterministic=is_deterministic))
+    assert (jax.config.jax_persistent_cache_enable_xla_caches == "none") == is_deterministic
     assert os.environ["XLA_FLAGS"].count("--xla_gpu_deterministic_ops=true") == times
     assert "--xla_force_host_platform_device_count=8" in os.environ["XLA_FLAGS"]
 
