@@ -333,11 +333,12 @@ def _train(options: argparse.Namespace, arguments: list[str]) -> int:
 
     _log_to_terminal()
     config = load_train_config(options.config_path, options.overrides).config
-    if not config.trainer.distributed.is_first:  # its log file has the rest
+    is_first = config.trainer.distributed.found(os.environ).is_first
+    if not is_first:  # its log file has the rest
         for handler in logging.getLogger().handlers:
             handler.setLevel(logging.WARNING)
     result = train_lm(config)
-    if not config.trainer.distributed.is_first:
+    if not is_first:
         return 0
     for name, value in result.metrics.items():
         if name.endswith(("/loss", "/bpb")):

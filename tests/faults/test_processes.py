@@ -50,15 +50,27 @@ class Site:
         pyarrow.parquet.write_table(pyarrow.table({"input_ids": documents}), folder / "ids.parquet")
         (folder / "config.yaml").write_text(CONFIG.format(folder=folder, steps=STEPS))
 
-    def start(self, run: str, *flags: str, devices: int, name: str = "one") -> subprocess.Popen[bytes]:
+    def start(
+        self, run: str, *flags: str, devices: int, name: str = "one", launcher: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
+            **(launcher or {}),
             "JAX_PLATFORMS": "cpu",
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         }
         command = [sys.executable, "-m", "ponente", "train", "--config_path", str(self.folder / "config.yaml")]
         with (self.folder / f"{run}-{name}.txt").open("ab") as out:
             return subprocess.Popen([*command, "--trainer.id", run, *flags], stdout=out, stderr=out, env=environment)
+
+    def launch_all(self, run: str) -> list[subprocess.Popen[bytes]]:
+        """As torchrun would, by environment variables."""
+        host, _, port = free_address().rpartition(":")
+        common = {"MASTER_ADDR": host, "MASTER_PORT": str(int(port) - 1), "WORLD_SIZE": str(COUNT)}
+        own = [{"RANK": str(index), "LOCAL_RANK": str(index), "LOCAL_WORLD_SIZE": str(COUNT)} for index in range(COUNT)]
+        return [
+            self.start(run, devices=DEVICES, name=str(index), launcher=common | own[index]) for index in range(COUNT)
+        ]
 
     def start_all(self, run: str, *flags: str, only: tuple[int, ...] = (0, 1)) -> list[subprocess.Popen[bytes]]:
         common = ("coordinator_address", free_address()), ("num_processes", str(COUNT))
@@ -115,7 +127,7 @@ def test_two_processes_train_as_one_does_and_go_on_exactly_when_one_was_killed(s
     assert codes(processes) == [1, -signal.SIGKILL]
     note("process of two killed", phase="while training")
     assert re.search(r"process 1 is gone.*this process ends too. Start all again", site.out("killed", 0))
-    assert codes(site.start_all("killed")) == [0, 0], site.out("killed", 0) + site.out("killed", 1)
+    assert codes(site.launch_all("killed")) == [0, 0], site.out("killed", 0) + site.out("killed", 1)
     assert re.search(r"going on at step (4|8)\b", site.out("killed", 0))
     assert site.losses("killed") == site.losses("two")
     assert site.evaluated("killed")[-1] == site.evaluated("two")[-1]

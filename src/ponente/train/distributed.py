@@ -12,8 +12,8 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from ponente.cluster.gang import Alone, Gang, SocketGang, from_first
 from ponente.config import execution
 from ponente.config.durations import seconds_of
 from ponente.config.errors import RefusedError, UserError
+from ponente.train.launchers import place_in
 from ponente.train.signals import EXIT_CODE, Preempted
 
 _KEY = "trainer.distributed"
@@ -39,7 +40,7 @@ class DistributedConfig:
     num_processes: int | None = execution(None)
     process_id: int | None = execution(None)
     local_device_ids: int | list[int] | None = execution(None)  # of this machine, where processes share it; None: all
-    initialize_jax_distributed: bool = execution(True)  # Levanter's; without an address there is one process
+    initialize_jax_distributed: bool = execution(True)  # Levanter's; false: one process, whoever started it
     timeout: str | float = execution("5m")  # in which all processes must have come
 
     @property
@@ -50,6 +51,22 @@ class DistributedConfig:
     @property
     def is_first(self) -> bool:
         return not self.is_given or self.process_id == 0
+
+    def found(self, environment: Mapping[str, str]) -> "DistributedConfig":
+        """What a launcher says of this process, where the config says nothing."""
+        given = (self.coordinator_address, self.num_processes, self.process_id)
+        if not self.initialize_jax_distributed or any(value is not None for value in given):
+            return self
+        place = place_in(environment)
+        if place is None:
+            return self
+        return replace(
+            self,
+            coordinator_address=place.address,
+            num_processes=place.count,
+            process_id=place.index,
+            local_device_ids=place.local_index if self.local_device_ids is None else self.local_device_ids,
+        )
 
     def check(self) -> None:
         """Refuses a part of what is needed."""

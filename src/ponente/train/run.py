@@ -80,7 +80,7 @@ def train(config: TrainConfig, *, make_evaluate: MakeEvaluate | None = None) -> 
     config.check()
     check_trackers(config.trainer.tracker)
     prepare_jax(config.trainer)
-    with joined(config.trainer.distributed, _common(config)) as gang, ExitStack() as stack:
+    with joined(config.trainer.distributed.found(os.environ), _common(config)) as gang, ExitStack() as stack:
         run_id = from_first(gang, "the run's name", config.trainer.id or new_run_id())
         name = run_id if is_first(gang) else f"{run_id}.{gang.index}"
         stack.enter_context(logging_to(join(absolute(config.trainer.log_dir), f"{name}.log")))

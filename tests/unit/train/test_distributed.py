@@ -31,13 +31,22 @@ def test_what_cannot_be_is_refused(changes: dict[str, Any], found: str) -> None:
         DistributedConfig(**(TWO | changes)).check()  # type: ignore[arg-type]
 
 
+def test_a_launcher_says_what_the_config_does_not() -> None:
+    launched = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "WORLD_SIZE": "2", "RANK": "1"}
+    assert DistributedConfig().found(launched) == DistributedConfig(
+        coordinator_address="node0:29501", num_processes=2, process_id=1
+    )
+    for alone in (DistributedConfig(initialize_jax_distributed=False), DistributedConfig(**TWO)):  # type: ignore[arg-type]
+        assert alone.found(launched) is alone
+    assert not DistributedConfig().found({}).is_given
+
+
 @pytest.mark.parametrize(
     "config", [{}, {"initialize_jax_distributed": False}, {**TWO, "initialize_jax_distributed": False}]
 )
 def test_one_process_is_alone(config: dict[str, Any]) -> None:
     given = DistributedConfig(**config)
     given.check()
-    assert given.is_first
     with joined(given, "run") as gang:
         assert isinstance(gang, Alone)
 
