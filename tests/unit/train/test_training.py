@@ -178,7 +178,7 @@ def test_a_run_on_a_mesh_is_that_of_one_device(site: Site, caplog: pytest.LogCap
 
 
 def test_a_checkpoint_of_one_mesh_is_loaded_on_any_other_bit_for_bit(site: Site) -> None:
-    meshes = {"eight": "{data: 4, model: 2}", "two": "{replica: 2, data: 1}", "one": "{data: 1}"}
+    meshes = {"eight": "{data: 4, model: 2}", "four": "{data: 4}", "two": "{replica: 2, data: 1}", "one": "{data: 1}"}
     for name, axes in meshes.items():
         site.train(*MESH, "--trainer.num_train_steps", "2", "--trainer.mesh.axes", axes, run=name)
     saved = {name: load_saved_model(str(site.folder / "checkpoints" / name)).weights for name in meshes}
@@ -191,7 +191,9 @@ def test_a_checkpoint_of_one_mesh_is_loaded_on_any_other_bit_for_bit(site: Site)
                 np.testing.assert_array_equal(one, two, err_msg=f"{name} on {other}")
 
 
-@pytest.mark.parametrize("axes", ["{data: 8}", "{model: 2, data: 2, replica: 2}"])
+@pytest.mark.parametrize(
+    "axes", ["{data: 8}", "{data: 4, model: 2}", "{replica: 2, data: 4}", "{model: 2, data: 2, replica: 2}"]
+)
 def test_a_run_on_a_mesh_goes_on_bit_for_bit_on_it_and_nearly_so_on_another(site: Site, axes: str) -> None:
     flags = (*MESH, "--trainer.checkpointer.keep", "[{every: 2}]", "--trainer.mesh.axes")
     site.train(*flags, axes, run="whole")
