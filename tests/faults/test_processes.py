@@ -238,7 +238,11 @@ def test_a_signal_before_the_first_step_ends_all(site: Site, seed: int) -> None:
     processes[seed % 2].send_signal(signal.SIGTERM)
     found = codes(processes)
     note("process of two asked to stop", phase="at any moment")
-    assert set(found) <= {0, 75, -signal.SIGTERM, 1}, site.out("early", 0) + site.out("early", 1)
+    said = site.out("early", 0) + site.out("early", 1)
+    allowed = {0, 75, -signal.SIGTERM, 1}
+    if re.search(rf"found 1 of 2 processes .*needed process {seed % 2} as well", said):  # it ended before it had come
+        allowed.add(2)
+    assert set(found) <= allowed, said
     assert codes(site.start_all("early")) == [0, 0]
 
 
