@@ -7,9 +7,13 @@ where ../shared is there but the data is not.
 import errno
 import json
 import os
+import secrets
+import socket
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +24,7 @@ os.environ.setdefault("XLA_FLAGS", QUICK)  # before JAX is imported
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 collect_ignore = [] if "cuda" in os.environ["JAX_PLATFORMS"] else ["gpu"]  # make test-gpu
 
+S3_VARIABLES = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 UNPACKED = Path.home() / ".cache" / "ponente-data"
 
@@ -62,6 +67,46 @@ def _rename_unless_there(private: Path, target: Path) -> None:
     except OSError as error:  # another worker was first
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server that speaks S3 (moto), of this process alone."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, str(Path(__file__).with_name("s3_server.py")), str(port)]
+    with (tmp_path_factory.mktemp("moto") / "log").open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        until = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert server.poll() is None and time.monotonic() < until
+                time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.fixture
+def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A place in a fresh bucket, which this process and those that it starts can reach."""
+    from ponente.store.volume import forget_volumes, volume_of
+
+    for name, value in S3_VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    forget_volumes()
+    name = f"test-{secrets.token_hex(6)}"
+    from ponente.store.filesystems import filesystem
+
+    volume_of(f"s3://{name}")  # with this endpoint
+    filesystem("s3").mkdir(name)
+    return f"s3://{name}/place"
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import fsspec
+
 from ponente.config import execution
 from ponente.evaluate.command import EvalConfig
 from ponente.executor import ExecutorStep, Summary, executor_main, this_output_path
@@ -144,7 +146,9 @@ if __name__ == "__main__":
         }
         for name, place in places.items():
             print(f"  {name:<22}{outcome.path(place)}")
-        metrics = json.loads(Path(outcome.path(scores / "metrics.json")).read_text())
+        with fsspec.open(outcome.path(scores / "metrics.json")) as file:
+            metrics = json.load(file)
         print(f"\nvalidation loss {metrics['eval/loss']:.3f}, {metrics['eval/bpb']:.3f} bits a byte. It writes:\n")
-        for one in json.loads(Path(outcome.path(samples / "samples.json")).read_text())[:1]:
-            print(f"{one['prompt']}{one['text']}")
+        with fsspec.open(outcome.path(samples / "samples.json")) as file:
+            first = json.load(file)[0]
+        print(f"{first['prompt']}{first['text']}")

@@ -6,6 +6,7 @@ started there carries in its environment, so that what outlives its driver can b
 
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -13,9 +14,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import fsspec
 import pytest
 
 from ponente.executor import ExecutorOptions, ExecutorStep, plan_steps
@@ -105,10 +108,10 @@ class Program:
 class Site:
     """Where a script runs."""
 
-    def __init__(self, script: Path, root: Path, prefix: Path | None = None) -> None:
+    def __init__(self, script: Path, root: Path, prefix: Path | str | None = None) -> None:
         self.script = script
         self.root = root
-        self.prefix = prefix or root / "prefix"
+        self.prefix = prefix or root / "prefix"  # a URL, where the prefix is in a bucket
         self.trace = root / "trace"
         self.trace.mkdir(parents=True)
         self._mark = secrets.token_hex(16)
@@ -196,9 +199,9 @@ class Site:
         commit = folder.last_commit(folder.view())
         if commit is None:
             return None
-        files = tree(Path(folder.place(commit)))
+        files = tree(folder.place(commit))
         for name in commit.objects:
-            files |= {f"{name}/{inner}": data for inner, data in tree(Path(folder.place(commit, name))).items()}
+            files |= {f"{name}/{inner}": data for inner, data in tree(folder.place(commit, name)).items()}
         return files
 
     def expect_only_whole_results(self, target: ExecutorStep, reference: dict[str, dict[str, bytes]]) -> int:
@@ -211,7 +214,7 @@ class Site:
             assert (planned.state is State.HIT) == (found is not None), f"{step.name}: {planned.state}, {found}"
             assert found is None or found == reference[step.name], f"{step.name} is not what it should be"
             assert len(self.commits(step)) <= 1, f"{step.name} was committed twice"
-            for name, data in tree(Path(planned.folder.state(planned.view))).items():
+            for name, data in tree(planned.folder.state(planned.view)).items():
                 assert reference[step.name].get(name, data) == data, f"{name} in the state of {step.name} is torn"
             done += found is not None
         expect_whole_records(self.prefix)
@@ -229,23 +232,32 @@ def entries(folder: StepFolder) -> list[Entry]:
     return [folder.entry(number) for number in range(1, folder.log.last_number() + 1)]
 
 
-def tree(folder: Path) -> dict[str, bytes]:
+def tree(folder: str | Path) -> dict[str, bytes]:
     """The files below a folder that a reader looks at: dot-named ones are records and unfinished work."""
+    return {name: data() for name, data in _files(folder).items() if not re.search(r"(^|/)\.", name)}
+
+
+def _files(folder: str | Path) -> dict[str, Callable[[], bytes]]:
+    """All files below a folder, on a disk or in a bucket, by their names from there."""
+    if "://" not in str(folder):
+        found = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+        return {str(path.relative_to(folder)): path.read_bytes for path in found}
+    filesystem, inner = fsspec.core.url_to_fs(str(folder))
     return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        name[len(inner) + 1 :]: partial(filesystem.cat_file, name)
+        for name in filesystem.find(inner)
+        if name.startswith(f"{inner}/")
     }
 
 
-def expect_whole_records(prefix: Path) -> None:
+def expect_whole_records(prefix: Path | str) -> None:
     """Checks that every record, finished shard and checkpoint that is not private any more can be read.
 
     An output folder is an attempt's own until a commit names it; what is in those that one names is compared whole.
     """
-    for path in prefix.rglob("*.json"):
-        if not any(part.startswith((PRIVATE_MARK, "output-")) for part in path.relative_to(prefix).parts):
+    for name, data in _files(prefix).items():
+        if name.endswith(".json") and not any(part.startswith((PRIVATE_MARK, "output-")) for part in name.split("/")):
             try:
-                json.loads(path.read_bytes())
+                json.loads(data())
             except ValueError as error:
-                raise AssertionError(f"{path} is torn: {error}") from error
+                raise AssertionError(f"{name} is torn: {error}") from error

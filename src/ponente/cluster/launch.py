@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Protocol
 
 from ponente.store.redaction import Redactor
+from ponente.store.text_log import open_log
 from ponente.store.volume import volume_of
 
 logger = logging.getLogger(__name__)
@@ -68,8 +69,7 @@ class SubprocessLauncher:
         self._redactor = redactor
 
     def start(self, task: Task, on_exit: OnExit) -> Running:
-        os.makedirs(os.path.dirname(task.log_path), exist_ok=True)
-        log = open(task.log_path, "ab")  # noqa: SIM115 (the pump closes it)
+        log = open_log(task.log_path)  # the pump closes it
         process = subprocess.Popen(
             [sys.executable, "-P", "-u", "-m", "ponente.cluster.child"],
             stdin=subprocess.PIPE,

@@ -24,7 +24,7 @@ from ponente.config.errors import RefusedError
 from ponente.store.formats import decode_record
 from ponente.store.paths import absolute, join, parent, relative
 from ponente.store.redaction import Redactor, may_be_masked
-from ponente.store.volume import private_path, volume_of
+from ponente.store.volume import volume_of
 
 logger = logging.getLogger(__name__)
 
@@ -217,20 +217,22 @@ class _ShardCall:
         return _decode_shard(encoded)
 
     def _publish(self, shard: Any, path: str) -> tuple[str | None, Any]:
-        volume, private = volume_of(path), private_path(path)
-        volume.make_folder(parent(private))
+        volume = volume_of(path)
+        private = volume.private_place(path)
+        here = volume_of(private)
+        here.make_folder(parent(private))
         try:
             value = self._fn(shard, private)
-            if not volume.exists(private):
-                volume.remove(parent(private))
+            if not here.exists(private):
+                here.remove(parent(private))
                 return None, value
-            if volume.is_folder(private):
+            if here.is_folder(private):
                 volume.publish_folder(private, path)
                 return volume.published_folder(path), value
             volume.publish_file(private, path)
             return path, value
         except BaseException:
-            volume.remove(parent(private))
+            here.remove(parent(private))
             raise
 
 

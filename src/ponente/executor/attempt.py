@@ -25,9 +25,9 @@ from ponente.executor.reference import Function, Reference, load, source_file
 from ponente.executor.step import Own
 from ponente.executor.summary import Summary
 from ponente.executor.transit import unpack
-from ponente.store.paths import join, parent
+from ponente.store.paths import join, parent, private_path
 from ponente.store.redaction import Redactor
-from ponente.store.volume import is_no_space, private_path, volume_of
+from ponente.store.volume import is_no_space, volume_of
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Places as strings: a local path ("/data/x") or a URL ("memory://x", later "s3://…").
+"""Places as strings: a local path ("/data/x") or a URL ("s3://bucket/x", "memory://x").
 
 In: what users type, in any form. Out: one absolute form a place, so that a trailing slash, `./` or `file://` never
 makes two names of one thing; and the one prefix under which a graph keeps its data.
@@ -6,6 +6,7 @@ makes two names of one thing; and the one prefix under which a graph keeps its d
 
 import os
 import posixpath
+import secrets
 from collections.abc import Mapping
 from pathlib import PurePath
 
@@ -84,6 +85,11 @@ def parent(path: str) -> str:
 def basename(path: str) -> str:
     """The last part of `path`."""
     return posixpath.basename(path.rstrip("/"))
+
+
+def private_path(path: str) -> str:
+    """A fresh private place beside `path`, with the same last name, to be published there later."""
+    return join(parent(path), PRIVATE_MARK + secrets.token_hex(6), basename(path))
 
 
 def resolve_prefix(flag: str | None = None, environ: Mapping[str, str] | None = None) -> str:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ponente.config.errors import RefusedError, UserError
 from ponente.store.paths import protocol_of
+from ponente.store.remote import PROTOCOLS, key_value_store
 
 CHUNK_ELEMENTS = 1 << 14  # read whole to get at one element: small enough for rows in random order
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -32,9 +33,11 @@ class TensorError(UserError, ValueError):
 def tensor_store(path: str) -> dict[str, Any]:
     """The TensorStore key-value store of a place; refuses places that TensorStore cannot reach."""
     protocol = protocol_of(path)
+    if protocol in PROTOCOLS:
+        return key_value_store(path)
     if protocol != "file":
         raise RefusedError(
-            f"found {path}, where arrays cannot be kept (not yet: {protocol}://); needed a local folder. "
+            f"found {path}, where arrays cannot be kept (not yet: {protocol}://); needed a local folder, or a bucket. "
             "Give one, such as data.cache_dir: cache/"
         )
     return {"driver": "file", "path": path}

@@ -2,8 +2,8 @@
 
 A volume reads, lists, removes, and makes things visible in three ways: `create` (exclusively: the one primitive of
 coordination), `replace` (whole or not at all) and publishing a file or folder that was written in private. Nothing here
-can leave a torn file under a name that a reader looks at. Local disk and memory:// today; a bucket needs only
-`create`, because a folder may be published by an exclusively created pointer, as MemoryVolume does it.
+can leave a torn file under a name that a reader looks at. Local disk is here; a bucket (`store.bucket`) needs only
+`create`, because a folder may be published by an exclusively created pointer (`store.objects`).
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from ponente.config.errors import RefusedError
-from ponente.store.paths import PRIVATE_MARK, basename, join, parent, protocol_of
+from ponente.store.paths import PRIVATE_MARK, basename, join, parent, private_path, protocol_of
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -58,6 +58,9 @@ class Volume(Protocol):
     def replace(self, path: str, data: bytes) -> None:
         """Makes a file with these bytes; a reader sees the old or the new ones, whole."""
 
+    def private_place(self, path: str) -> str:
+        """A fresh place to write what is published at `path` later; use the volume that it is on."""
+
     def publish_file(self, private: str, path: str) -> bool:
         """Makes a privately written file visible unless one is there; False, and the private one goes, if so."""
 
@@ -67,6 +70,9 @@ class Volume(Protocol):
     def published_folder(self, path: str) -> str | None:
         """Where the files of a published folder lie, or None while it is not published."""
 
+    def leftovers(self, folder: str) -> list[str]:
+        """What was written in private in a folder and never published."""
+
     def sync(self, path: str) -> None:
         """Returns when what was written below `path` would survive a loss of power."""
 
@@ -75,11 +81,6 @@ class Volume(Protocol):
 
     def is_shared(self) -> bool:
         """Whether other processes see this volume."""
-
-
-def private_path(path: str) -> str:
-    """A fresh private place beside `path`, with the same last name, to be published there later."""
-    return join(parent(path), PRIVATE_MARK + secrets.token_hex(6), basename(path))
 
 
 class LocalVolume:
@@ -131,6 +132,9 @@ class LocalVolume:
             os.unlink(private)
             raise
 
+    def private_place(self, path: str) -> str:
+        return private_path(path)
+
     def publish_file(self, private: str, path: str) -> bool:
         _sync_one(private)
         try:
@@ -155,6 +159,9 @@ class LocalVolume:
     def published_folder(self, path: str) -> str | None:
         return path if os.path.isdir(path) else None
 
+    def leftovers(self, folder: str) -> list[str]:
+        return [join(folder, name) for name in self.names(folder) if name.startswith(PRIVATE_MARK)]
+
     def sync(self, path: str) -> None:
         if os.path.isfile(path):
             _sync_one(path)
@@ -167,6 +174,10 @@ class LocalVolume:
     def remove(self, path: str) -> None:
         try:
             if os.path.isdir(path) and not os.path.islink(path):
+                if not basename(path).startswith(PRIVATE_MARK):  # out of sight first, in one stroke
+                    hidden = f"{os.path.dirname(path)}/{PRIVATE_MARK}{secrets.token_hex(6)}"
+                    os.rename(path, hidden)
+                    path = hidden
                 shutil.rmtree(path)
             else:
                 os.unlink(path)
@@ -235,7 +246,18 @@ def _memory_volume() -> Volume:
     return MemoryVolume()
 
 
-_FACTORIES: dict[str, Callable[[], Volume]] = {"file": LocalVolume, "memory": _memory_volume}
+def _bucket_volume(protocol: str) -> Volume:
+    from ponente.store.bucket import BucketVolume
+
+    return BucketVolume(protocol)
+
+
+_FACTORIES: dict[str, Callable[[], Volume]] = {
+    "file": LocalVolume,
+    "memory": _memory_volume,
+    "s3": lambda: _bucket_volume("s3"),
+    "gs": lambda: _bucket_volume("gs"),
+}
 _VOLUMES: dict[str, Volume] = {}
 
 
@@ -243,6 +265,11 @@ def register_volume(protocol: str, factory: Callable[[], Volume]) -> None:
     """Teaches the store another protocol."""
     _FACTORIES[protocol] = factory
     _VOLUMES.pop(protocol, None)
+
+
+def forget_volumes() -> None:
+    """Has volumes made anew, with the credentials and endpoints that the environment has now."""
+    _VOLUMES.clear()
 
 
 def volume_of(path: str) -> Volume:
@@ -268,26 +295,34 @@ def publishing(path: str) -> Iterator[str]:
         with publishing("/data/00000.parquet") as private:
             pq.write_table(table, private)
     """
-    volume, private = volume_of(path), private_path(path)
-    volume.make_folder(parent(private))
+    volume = volume_of(path)
+    private = volume.private_place(path)
+    here = volume_of(private)
+    here.make_folder(parent(private))
     try:
         yield private
         if not volume.publish_file(private, path):
             logger.warning("%s was there already and stays; the new one is dropped", path)
     except BaseException:
-        volume.remove(parent(private))
+        here.remove(parent(private))
         raise
 
 
 @contextmanager
-def publishing_folder(path: str) -> Iterator[str]:
-    """Like `publishing`, for a folder; read it back through `volume_of(path).published_folder(path)`."""
-    volume, private = volume_of(path), private_path(path)
-    volume.make_folder(private)
+def publishing_folder(path: str, *, is_large: bool = False) -> Iterator[str]:
+    """Like `publishing`, for a folder; read it back through `volume_of(path).published_folder(path)`.
+
+    Args:
+        is_large: it is written where it will lie, in a bucket too, and not on the local disk first.
+    """
+    volume = volume_of(path)
+    private = private_path(path) if is_large else volume.private_place(path)
+    here = volume_of(private)
+    here.make_folder(private)
     try:
         yield private
         if not volume.publish_folder(private, path):
             logger.warning("%s was there already and stays; the new one is dropped", path)
     except BaseException:
-        volume.remove(parent(private))
+        here.remove(parent(private))
         raise

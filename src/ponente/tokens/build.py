@@ -20,7 +20,7 @@ from ponente.cluster.workers import nursery_of
 from ponente.config.errors import RefusedError
 from ponente.config.snapshot import plain_value
 from ponente.store.lock import alone_in
-from ponente.store.paths import PRIVATE_MARK, absolute, join
+from ponente.store.paths import absolute, join
 from ponente.store.redaction import MASK, Redactor
 from ponente.store.sources.source import Unit
 from ponente.store.tensors import tensor_store
@@ -327,6 +327,5 @@ def _clean_private(path: str) -> None:
     """Removes what killed writers left behind."""
     volume = volume_of(path)
     for folder in (path, join(path, SEGMENTS)):
-        for name in volume.names(folder):
-            if name.startswith(PRIVATE_MARK):
-                volume.remove(join(folder, name))
+        for place in volume.leftovers(folder):
+            volume.remove(place)

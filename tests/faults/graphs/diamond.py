@@ -1,4 +1,4 @@
-"""A diamond whose sides keep state: a sharded map, several files at once, a loop with checkpoints."""
+"""A diamond whose sides keep state: a sharded map, several files at once, a loop with checkpoints; on any volume."""
 
 import hashlib
 import json
@@ -6,10 +6,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import fsspec
+
 from ponente.cluster import CpuOnly, map_shards
 from ponente.executor import ExecutorStep, executor_main, this_output_path, this_state_path
 from ponente.store.expansion import expand
-from ponente.store.volume import publishing
+from ponente.store.volume import publishing, volume_of
 
 PARTS = 12
 ROUNDS = 10
@@ -17,6 +19,20 @@ ROUNDS = 10
 
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def read(place: str) -> bytes:
+    return volume_of(place).read(place)
+
+
+def write(place: str, data: bytes) -> None:
+    """Not in one stroke: a kill may leave a half."""
+    if "://" in place:
+        with fsspec.open(place, "wb") as file:
+            file.write(data)
+    else:
+        Path(place).parent.mkdir(exist_ok=True)
+        Path(place).write_bytes(data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +45,7 @@ def write_source(config: SourceConfig) -> None:
     """Several files, so that half of them would be noticed."""
     for part in range(config.parts):
         text = "".join(f"{part} {line} {digest(f'{part}.{line}'.encode())}\n" for line in range(40 * (part + 1)))
-        Path(config.output_path, f"{part:02d}.txt").write_text(text)
+        write(f"{config.output_path}/{part:02d}.txt", text.encode())
         time.sleep(0.002)
 
 
@@ -43,11 +59,11 @@ class SideConfig:
 def map_digests(config: SideConfig) -> None:
     """A sharded map; its children read it as `digests`."""
     result = map_shards(digest_part, expand(f"{config.source}/*.txt"), name="digests", suffix=".txt", workers=2)
-    Path(config.output_path, "lines.json").write_text(json.dumps(result.values))
+    write(f"{config.output_path}/lines.json", json.dumps(result.values).encode())
 
 
 def digest_part(shard: str, output_path: str) -> int:
-    lines = Path(shard).read_bytes().splitlines()
+    lines = read(shard).splitlines()
     with open(output_path, "w") as file:
         for line in lines:
             file.write(digest(line) + "\n")
@@ -59,10 +75,8 @@ def digest_part(shard: str, output_path: str) -> int:
 
 def reverse_all(config: SideConfig) -> None:
     """An output of many files in folders."""
-    for path in map(Path, expand(f"{config.source}/*.txt")):
-        folder = Path(config.output_path, path.stem)
-        folder.mkdir()
-        (folder / "reversed.txt").write_bytes(path.read_bytes()[::-1])
+    for path in expand(f"{config.source}/*.txt"):
+        write(f"{config.output_path}/{Path(path).stem}/reversed.txt", read(path)[::-1])
         time.sleep(0.002)
 
 
@@ -70,18 +84,18 @@ def train(config: SideConfig) -> None:
     """A loop that goes on from its last checkpoint, and checks that what it finds is what it wrote."""
     total, start = "", 0
     for number in range(ROUNDS, 0, -1):
-        checkpoint = Path(config.state_path, f"step-{number}.json")
-        if checkpoint.exists():
-            stored = json.loads(checkpoint.read_text())
+        checkpoint = f"{config.state_path}/step-{number}.json"
+        if volume_of(checkpoint).exists(checkpoint):
+            stored = json.loads(read(checkpoint))
             total, start = stored["total"], stored["step"]
             break
-    data = b"".join(Path(path).read_bytes() for path in expand(f"{config.source}/*.txt"))
+    data = b"".join(map(read, expand(f"{config.source}/*.txt")))
     for number in range(start + 1, ROUNDS + 1):
         total = digest(total.encode() + data)
         time.sleep(0.01)
         with publishing(f"{config.state_path}/step-{number}.json") as private:
             Path(private).write_text(json.dumps({"step": number, "total": total}))
-    Path(config.output_path, "model.txt").write_text(total)
+    write(f"{config.output_path}/model.txt", total.encode())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +109,12 @@ class JoinConfig:
 
 def join_all(config: JoinConfig) -> None:
     found = {
-        "digests": [digest(Path(path).read_bytes()) for path in expand(f"{config.digests}/*.txt")],
-        "lines": json.loads(Path(config.lines).read_text()),
-        "reversed": [digest(Path(path).read_bytes()) for path in expand(f"{config.reversed}/*/reversed.txt")],
-        "model": Path(config.model).read_text(),
+        "digests": [digest(read(path)) for path in expand(f"{config.digests}/*.txt")],
+        "lines": json.loads(read(config.lines)),
+        "reversed": [digest(read(path)) for path in expand(f"{config.reversed}/*/reversed.txt")],
+        "model": read(config.model).decode(),
     }
-    Path(config.output_path).write_text(json.dumps(found, indent=1))
+    write(config.output_path, json.dumps(found, indent=1).encode())
 
 
 source = ExecutorStep(name="diamond/source", fn=write_source, config=SourceConfig(parts=PARTS))

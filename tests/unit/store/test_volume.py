@@ -335,7 +335,7 @@ def test_a_full_disk_is_recognised_through_whatever_wraps_it() -> None:
 
 
 def test_an_unknown_protocol_is_an_error_that_names_the_known_ones_until_it_is_registered() -> None:
-    with pytest.raises(ValueError, match=r"newstore://.*file, memory"):
+    with pytest.raises(ValueError, match=r"newstore://.*file, gs, memory, s3"):
         volume_of("newstore://a/b")
     register_volume("newstore2", MemoryVolume)
     assert isinstance(volume_of("newstore2://a"), MemoryVolume)

@@ -7,13 +7,12 @@ read are none. A checkpoint is taken out of sight in one stroke before its files
 import fcntl
 import logging
 import os
-import secrets
 
 from ponente.config.errors import RefusedError
 from ponente.store.checkpoint.record import CheckpointMetadata, find_metadata, step_of, step_path
 from ponente.store.formats import FormatError
 from ponente.store.lock import LOCK
-from ponente.store.paths import PRIVATE_MARK, absolute, join, parent, protocol_of
+from ponente.store.paths import absolute, join, protocol_of
 from ponente.store.volume import volume_of
 
 logger = logging.getLogger(__name__)
@@ -54,20 +53,16 @@ def _whole(folder: str, step: int) -> CheckpointMetadata | None:
 def remove(path: str) -> None:
     """Removes a checkpoint; a kill in the middle leaves it whole, or a private leftover."""
     path = absolute(path)
-    volume, hidden = volume_of(path), join(parent(path), PRIVATE_MARK + secrets.token_hex(6))
-    if volume.exists(path):
-        volume.publish_folder(path, hidden)  # under a private name, which takes it out of sight
-        volume.remove(hidden)
+    volume_of(path).remove(path)
 
 
 def remove_leftovers(folder: str) -> None:
     """Removes what killed saves left in a folder; only for who holds it."""
     folder = absolute(folder)
     volume = volume_of(folder)
-    for name in volume.names(folder):
-        if name.startswith(PRIVATE_MARK):
-            logger.info("removing %s, left by a save that was interrupted", join(folder, name))
-            volume.remove(join(folder, name))
+    for place in volume.leftovers(folder):
+        logger.info("removing %s, left by a save that was interrupted", place)
+        volume.remove(place)
 
 
 class FolderHold:

@@ -164,7 +164,7 @@ def _write(
 def _folder_of(path: str, writers: Writers) -> Iterator[str]:
     """Where all writers write; the first of them publishes it."""
     if writers.index == 0:
-        with publishing_folder(path) as private:
+        with publishing_folder(path, is_large=True) as private:
             writers.gather(f"the folder of {path}", private)
             yield private
     else:

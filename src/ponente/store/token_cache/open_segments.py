@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ponente.store.paths import join
 from ponente.store.tensors import TensorError, begin_open_array, naming_failure
 from ponente.store.token_cache.ledger import SegmentRecord
-from ponente.store.token_cache.segment import OFFSETS, segment_path
+from ponente.store.token_cache.segment import OFFSETS, segment_folder, segment_path
 
 _OPEN_ARRAYS = 4096
 _ROW_STARTS = 16 << 20  # of a cache: 128 MB
@@ -31,11 +31,14 @@ class OpenSegments:
         self._context = ts.Context()
         self._lock = threading.RLock()
         self._arrays: OrderedDict[tuple[str, str], ts.TensorStore] = OrderedDict()
+        self._folders: dict[str, str] = {}
         self._starts = _RowStarts()
 
     def place(self, segment: str, column: str) -> str:
         """Where a column of a segment lies."""
-        return join(segment_path(self._path, segment), column)
+        if segment not in self._folders:
+            self._folders[segment] = segment_folder(self._path, segment)
+        return join(self._folders[segment], column)
 
     def column(self, segment: SegmentRecord, column: str) -> ts.TensorStore:
         """The open array of a column of a segment."""

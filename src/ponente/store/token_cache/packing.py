@@ -36,7 +36,8 @@ class PackingKey(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_packing(cache: str, key: PackingKey) -> Spans | None:
     """The stored packing of a cache; None where there is none."""
-    folder = join(cache, PACKINGS, key.digest)
+    name = join(cache, PACKINGS, key.digest)
+    folder = volume_of(cache).published_folder(name) or name
     place = join(folder, GROUP_FILE)
     try:
         data = volume_of(cache).read(place)

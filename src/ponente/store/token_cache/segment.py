@@ -44,8 +44,14 @@ def segment_name(unit: int, position: int) -> str:
 
 
 def segment_path(cache: str, name: str) -> str:
-    """Where a segment lies."""
+    """The name of a segment, whole."""
     return join(cache, SEGMENTS, name)
+
+
+def segment_folder(cache: str, name: str) -> str:
+    """Where the files of a segment lie, or would lie."""
+    path = segment_path(cache, name)
+    return volume_of(cache).published_folder(path) or path
 
 
 def published_segments(cache: str) -> dict[tuple[int, int], str]:
@@ -68,7 +74,7 @@ def check_segments(cache: str, ledger: CacheLedger) -> None:
 
 def find_note(cache: str, name: str) -> SegmentNote | None:
     """What a segment holds; None while it is not published."""
-    path = join(segment_path(cache, name), GROUP_FILE)
+    path = join(segment_folder(cache, name), GROUP_FILE)
     try:
         data = volume_of(cache).read(path)
     except FileNotFoundError:
@@ -102,7 +108,7 @@ def read_note(cache: str, name: str) -> SegmentNote:
 def read_quarantine(cache: str, name: str) -> bytes:
     """The lines of a segment's quarantine; none where nothing was bad."""
     try:
-        return volume_of(cache).read(join(segment_path(cache, name), QUARANTINE))
+        return volume_of(cache).read(join(segment_folder(cache, name), QUARANTINE))
     except FileNotFoundError:
         return b""
 

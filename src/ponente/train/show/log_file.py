@@ -1,14 +1,14 @@
 """The log of a run in a file, beside what the terminal shows. Secrets are masked."""
 
+import io
 import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ponente.config.errors import RefusedError
-from ponente.store.paths import protocol_of
 from ponente.store.redaction import Redactor
+from ponente.store.text_log import open_log
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -24,17 +24,12 @@ class _RedactingFormatter(logging.Formatter):
 
 @contextmanager
 def logging_to(path: str, redactor: Redactor | None = None) -> Iterator[None]:
-    """Appends to a local file, `logs/RUN_ID.log` for instance, whatever is logged while the block runs.
+    """Appends to a file, `logs/RUN_ID.log` for instance, whatever is logged while the block runs.
 
     What Ponente logs is let pass from INFO on; other loggers stay as they are.
     """
-    if protocol_of(path) != "file":
-        raise RefusedError(
-            f"found {path} for the log of a run; needed a local path, for lines are appended. Set trainer.log_dir to "
-            "one."
-        )
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    handler = logging.FileHandler(path, encoding="utf-8")
+    lines = io.TextIOWrapper(open_log(path), encoding="utf-8")
+    handler = logging.StreamHandler(lines)
     handler.setFormatter(_RedactingFormatter(redactor or Redactor.of_process(dict(os.environ), sys.argv)))
     root, ours = logging.getLogger(), logging.getLogger("ponente")
     before = ours.level
@@ -47,3 +42,4 @@ def logging_to(path: str, redactor: Redactor | None = None) -> Iterator[None]:
         root.removeHandler(handler)
         ours.setLevel(before)
         handler.close()
+        lines.close()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ponente.config.errors import RefusedError
 from ponente.store.redaction import Redactor
+from ponente.store.volume import volume_of
 from ponente.train.show import logging_to
 
 logger = logging.getLogger("winds.log_file")
@@ -46,10 +46,16 @@ def test_an_error_is_logged_with_its_traceback_and_leaves_no_handler_behind(tmp_
     assert logging.getLogger().handlers == before
 
 
-def test_a_bucket_is_refused() -> None:
-    expected = pytest.raises(RefusedError, match=r"gs://bucket/run.log.*needed a local path.*trainer.log_dir")
-    with expected, logging_to("gs://bucket/run.log"):
-        pass
+def test_a_log_in_a_bucket_is_sent_as_it_grows(bucket: str) -> None:
+    path = f"{bucket}/logs/run.log"
+    for message in ("first", "second"):
+        with logging_to(path):
+            logging.getLogger("ponente.x").info("%s life", message)
+            sent = volume_of(path).read(path).decode()
+            assert f"{message} life" in sent
+            logging.getLogger("ponente.x").info("its end")
+    whole = volume_of(path).read(path).decode().splitlines()
+    assert [line.rpartition(": ")[2] for line in whole] == ["first life", "its end", "second life", "its end"]
 
 
 def test_secrets_are_masked(tmp_path: Path) -> None:

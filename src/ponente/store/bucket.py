@@ -1,0 +1,223 @@
+"""The volume of buckets: S3 and what speaks like it, and Google Cloud Storage.
+
+Exclusive create is the store's own (If-None-Match, generation match); a request that is sent twice, because its answer
+was lost, is known by a mark that its object carries. What fails for the moment is tried again, with pauses that grow.
+Files are written on the local disk and sent when they are whole.
+"""
+
+import datetime
+import errno
+import logging
+import os
+import random
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from fsspec import AbstractFileSystem
+
+from ponente.config.errors import RefusedError
+from ponente.store.filesystems import filesystem, forget, prepare
+from ponente.store.objects import ObjectVolume
+from ponente.store.paths import PRIVATE_MARK, basename, join, parent, private_path, protocol_of
+from ponente.store.remote import bucket_of
+
+Result = TypeVar("Result")
+
+_TRIES, _FIRST_PAUSE, _LONGEST_PAUSE = 9, 0.2, 20.0  # seconds: a minute in all
+_FOR_THE_MOMENT = {errno.EIO, errno.EBUSY, errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE}
+_NETWORK = {"aiohttp", "aiobotocore", "botocore", "gcsfs", "google", "urllib3", "requests"}
+_THREADS = 8  # that send or remove objects at once
+_LEFT_SECONDS = 24 * 3600.0
+_MARK = "ponente-mark"
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_ENDPOINT_URL for another store than Amazon's)",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+}
+
+logger = logging.getLogger(__name__)
+
+
+class BucketVolume(ObjectVolume):
+    """All buckets of a protocol."""
+
+    def __init__(self, protocol: str) -> None:
+        self.protocol = protocol
+        self._tried: set[str] = set()  # buckets that were seen to create exclusively
+        self._pause: Callable[[float], None] = time.sleep
+        prepare(protocol)  # or it is refused
+        forget(protocol)  # what the environment says of credentials and endpoints is read now
+
+    @property
+    def _fs(self) -> AbstractFileSystem:
+        return filesystem(self.protocol)
+
+    def read(self, path: str) -> bytes:
+        return self._patiently(path, lambda: super(BucketVolume, self).read(path))
+
+    def exists(self, path: str) -> bool:
+        return self._patiently(path, lambda: super(BucketVolume, self).exists(path))
+
+    def is_folder(self, path: str) -> bool:
+        return self._patiently(path, lambda: super(BucketVolume, self).is_folder(path))
+
+    def size(self, path: str) -> int:
+        return self._patiently(path, lambda: super(BucketVolume, self).size(path))
+
+    def names(self, folder: str) -> list[str]:
+        return self._patiently(folder, lambda: super(BucketVolume, self).names(folder))
+
+    def create(self, path: str, data: bytes) -> bool:
+        self._try_out(path)
+        return self._created(path, lambda mark: self._fs.pipe_file(path, data, mode="create", **self._marked(mark)))
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._patiently(path, lambda: super(BucketVolume, self).replace(path, data))
+
+    def private_place(self, path: str) -> str:
+        """On the local disk."""
+        return f"{tempfile.mkdtemp(prefix=PRIVATE_MARK)}/{basename(path)}"
+
+    def publish_file(self, private: str, path: str) -> bool:
+        if protocol_of(private) != "file":
+            created = self.create(path, self.read(private))
+            self._drop_private(private)
+            return created
+        self._try_out(path)
+        try:
+            return self._created(
+                path, lambda mark: self._fs.put_file(private, path, mode="create", **self._marked(mark))
+            )
+        finally:
+            shutil.rmtree(parent(private))
+
+    def publish_folder(self, private: str, path: str) -> bool:
+        if protocol_of(private) != "file":
+            return super().publish_folder(private, path)
+        there, sent = private_path(path), []
+        try:
+            for folder, _, files in os.walk(private):
+                below = os.path.relpath(folder, private)
+                sent += [(os.path.join(folder, name), join(there, below, name)) for name in files]
+            with ThreadPoolExecutor(_THREADS, thread_name_prefix="bucket") as threads:
+                list(threads.map(lambda pair: self._send(*pair), sent))
+        except BaseException:
+            self.remove(parent(there))
+            raise
+        finally:
+            shutil.rmtree(parent(private))
+        return super().publish_folder(there, path)
+
+    def leftovers(self, folder: str) -> list[str]:
+        """Those of yesterday and before: what is newer may be written by another process right now."""
+        return [place for place in super().leftovers(folder) if self._age(place) > _LEFT_SECONDS]
+
+    def _age(self, path: str) -> float:
+        """Seconds since the last of the objects below a name was written."""
+        found = self._patiently(path, lambda: self._fs.find(path, detail=True)).values()
+        times = [one.get("LastModified") or one.get("mtime") for one in found]
+        now = datetime.datetime.now(datetime.UTC)
+        return min(((now - when).total_seconds() for when in times if when is not None), default=0.0)
+
+    def is_shared(self) -> bool:
+        return True
+
+    def _send(self, local: str, path: str) -> None:
+        self._patiently(path, lambda: self._fs.put_file(local, path))
+
+    def _remove_one(self, path: str) -> None:
+        def remove() -> None:
+            try:
+                self._fs.rm_file(path)
+            except FileNotFoundError:
+                return
+
+        self._patiently(path, remove)
+
+    def _remove_all(self, path: str) -> None:
+        found = self._patiently(path, lambda: self._fs.find(path))
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="bucket") as threads:
+            list(threads.map(self._remove_one, [f"{self.protocol}://{name}" for name in found]))
+
+    def _created(self, path: str, put: Callable[[str], Any]) -> bool:
+        """Whether our object is the one that is there now, however often its request arrived."""
+        mark = secrets.token_hex(8)
+
+        def once() -> bool:
+            try:
+                put(mark)
+            except FileExistsError:
+                return self._mark_of(path) == mark
+            return True
+
+        return self._patiently(path, once)
+
+    def _marked(self, mark: str) -> dict[str, Any]:
+        return {"Metadata": {_MARK: mark}} if self.protocol == "s3" else {"metadata": {_MARK: mark}}
+
+    def _mark_of(self, path: str) -> str | None:
+        if self.protocol == "s3":
+            found: dict[str, str] = self._fs.metadata(path)
+            return found.get(_MARK) or found.get(_MARK.replace("-", "_"))
+        held: dict[str, str] = self._fs.info(path).get("metadata") or {}
+        return held.get(_MARK)
+
+    def _try_out(self, path: str) -> None:
+        """Refuses a store that lets two create the same object, before anything rests on it."""
+        bucket, _ = bucket_of(path)
+        if bucket in self._tried:
+            return
+        probe = f"{parent(path)}/{PRIVATE_MARK}try-{secrets.token_hex(6)}"
+        put = lambda mark: self._fs.pipe_file(probe, b"1", mode="create", **self._marked(mark))  # noqa: E731
+        first, second = (self._created(probe, put) for _ in range(2))
+        self._remove_one(probe)
+        if not first or second:
+            raise RefusedError(
+                f"found {self.protocol}://{bucket}, a store that lets two create the same object; needed one with "
+                "conditional writes (If-None-Match), such as S3, GCS or SeaweedFS. Use another, or a local folder."
+            )
+        self._tried.add(bucket)
+
+    def _patiently(self, path: str, operation: Callable[[], Result]) -> Result:
+        """Tries again what fails for the moment, after pauses that grow; what fails for good is raised at once."""
+        for number in range(_TRIES):
+            try:
+                return operation()
+            except Exception as error:
+                if "Credentials" in type(error).__name__:
+                    raise RefusedError(
+                        f"found no credentials for {path} ({_words(error)}); needed those of its store. Set "
+                        f"{_CREDENTIALS[self.protocol]}, or log in with the vendor's tool."
+                    ) from error
+                if isinstance(error, PermissionError):
+                    raise PermissionError(errno.EACCES, f"the store refuses access ({_words(error)})", path) from error
+                if not is_for_the_moment(error):
+                    raise
+                if number == _TRIES - 1:
+                    raise OSError(
+                        errno.EIO, f"found no answer from the store after {_TRIES} tries ({_words(error)})", path
+                    ) from error
+                pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**number) * random.uniform(0.5, 1.5)
+                level = logging.WARNING if number > 2 else logging.DEBUG
+                logger.log(level, "%s: %s; trying again in %.1f s", path, _words(error), pause)
+                self._pause(pause)
+        raise AssertionError
+
+
+def is_for_the_moment(error: BaseException) -> bool:
+    """Whether an error of a store may go away: the network's, a time-out, a store that is busy."""
+    if isinstance(error, FileNotFoundError | FileExistsError | PermissionError | NotADirectoryError):
+        return False
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    if type(error).__module__.partition(".")[0] in _NETWORK:
+        return True
+    return isinstance(error, OSError) and error.errno in _FOR_THE_MOMENT
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,46 @@
+"""Filesystems of buckets: fsspec's, with listings that are never remembered."""
+
+from typing import Any
+
+import fsspec
+import fsspec.config
+
+from ponente.config.errors import RefusedError
+
+_PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "s3": {
+        "use_listings_cache": False,
+        "config_kwargs": {
+            "retries": {"mode": "standard", "max_attempts": 4},
+            "connect_timeout": 10,
+            "read_timeout": 60,
+        },
+    },
+    "gs": {"use_listings_cache": False},
+}
+
+
+def prepare(protocol: str) -> None:
+    """Has fsspec make filesystems of a protocol as we want them, wherever one is made."""
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        raise RefusedError(
+            f"found a place of {protocol}://, for which {_PACKAGES[protocol]} is not installed; needed it. Run: "
+            "pip install 'ponente[cloud]'"
+        ) from error
+    given = fsspec.config.conf.setdefault(protocol, {})
+    for key, value in _OPTIONS[protocol].items():
+        given.setdefault(key, value)
+
+
+def forget(protocol: str) -> None:
+    """Has the filesystem made anew, with the credentials and endpoint that the environment has now."""
+    fsspec.get_filesystem_class(protocol).clear_instance_cache()
+
+
+def filesystem(protocol: str) -> Any:
+    """The filesystem, of this process: fsspec makes another after a fork."""
+    prepare(protocol)
+    return fsspec.filesystem(protocol)

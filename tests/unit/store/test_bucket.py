@@ -1,0 +1,230 @@
+"""Buckets, against a server that speaks S3: what is created once, sent twice, slow, gone or forbidden."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ponente.config.errors import RefusedError
+from ponente.store import bucket as buckets
+from ponente.store.bucket import BucketVolume, is_for_the_moment
+from ponente.store.filesystems import filesystem
+from ponente.store.paths import PRIVATE_MARK
+from ponente.store.remote import key_value_store
+from ponente.store.tensors import open_array, write_array, write_context
+from ponente.store.volume import forget_volumes, publishing, publishing_folder, volume_of
+
+Operation = Callable[..., Any]
+
+
+class Disturbed:
+    """A filesystem, of which some operations are others."""
+
+    def __init__(self, real: Any, **others: Callable[[Operation], Operation]) -> None:
+        self._real = real
+        self._others = others
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._real, name)
+        return self._others[name](real) if name in self._others else real
+
+
+def disturbed(monkeypatch: pytest.MonkeyPatch, **others: Callable[[Operation], Operation]) -> BucketVolume:
+    """A volume over such a filesystem, which does not pause."""
+    monkeypatch.setattr(buckets, "filesystem", lambda protocol: Disturbed(filesystem(protocol), **others))
+    volume = BucketVolume("s3")
+    volume._pause = lambda seconds: None
+    return volume
+
+
+def failing(times: int, error: Callable[[], BaseException], *, is_done: bool) -> Callable[[Operation], Operation]:
+    """Fails the first times, before or after it has done what it was asked for."""
+    left = [times]
+
+    def other(real: Operation) -> Operation:
+        def operation(*given: Any, **named: Any) -> Any:
+            if not left[0]:
+                return real(*given, **named)
+            left[0] -= 1
+            if is_done:
+                real(*given, **named)
+            raise error()
+
+        return operation
+
+    return other
+
+
+def lost() -> BaseException:
+    return ConnectionResetError("the answer was lost")
+
+
+def test_a_create_whose_answer_was_lost_is_known_as_ours(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume_of(bucket).create(f"{bucket}/there", b"somebody's")
+    volume = disturbed(monkeypatch, pipe_file=failing(1, lost, is_done=True))
+    volume._tried.add(bucket.split("/")[2])
+    assert volume.create(f"{bucket}/log/1", b"mine")
+    assert volume.read(f"{bucket}/log/1") == b"mine"
+    assert not volume.create(f"{bucket}/log/1", b"mine")  # the same bytes, and yet another's
+    assert not volume.create(f"{bucket}/there", b"mine")
+
+
+def test_files_whose_answer_was_lost_are_known_as_ours(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    volume = disturbed(monkeypatch, put_file=failing(1, lost, is_done=True))
+    for number, expected in enumerate((True, False)):
+        folder = tmp_path / f"{PRIVATE_MARK}{number}"
+        folder.mkdir()
+        (folder / "x").write_bytes(b"whole")
+        assert volume.publish_file(str(folder / "x"), f"{bucket}/x") == expected
+        assert not folder.exists()
+
+
+@pytest.mark.parametrize("operation", ["cat_file", "pipe_file", "ls", "exists"])
+def test_what_fails_for_the_moment_is_tried_again(operation: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume_of(bucket).replace(f"{bucket}/a", b"1")
+    volume = disturbed(monkeypatch, **{operation: failing(4, lost, is_done=False)})
+    volume.replace(f"{bucket}/b", b"2")
+    assert volume.read(f"{bucket}/b") == b"2"
+    assert sorted(volume.names(bucket)) == ["a", "b"]
+    assert volume.exists(f"{bucket}/a") and not volume.exists(f"{bucket}/c")
+
+
+def test_a_store_that_never_answers_is_named(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = disturbed(monkeypatch, cat_file=failing(100, lost, is_done=False))
+    with pytest.raises(OSError, match=rf"no answer from the store after 9 tries .*was lost.*{bucket}/a"):
+        volume.read(f"{bucket}/a")
+
+
+def test_pauses_grow_and_differ(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = disturbed(monkeypatch, cat_file=failing(100, lost, is_done=False))
+    pauses: list[float] = []
+    volume._pause = pauses.append
+    with pytest.raises(OSError, match="no answer"):
+        volume.read(f"{bucket}/a")
+    assert len(pauses) == 8 and pauses[-1] > 5 * pauses[0]
+    assert all(0.1 <= pause <= 30 for pause in pauses)
+
+
+def test_what_fails_for_good_is_raised_at_once(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = disturbed(monkeypatch, cat_file=failing(1, lambda: PermissionError("Forbidden"), is_done=False))
+    with pytest.raises(PermissionError, match=rf"the store refuses access \(.*Forbidden\).*{bucket}/a"):
+        volume.read(f"{bucket}/a")
+    with pytest.raises(FileNotFoundError):
+        volume.read(f"{bucket}/a")
+    assert not is_for_the_moment(ValueError("ours"))
+
+
+def test_a_store_without_exclusive_create_is_refused_before_anything_is_written(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def heedless(real: Operation) -> Operation:
+        return lambda path, data, mode="overwrite", **named: real(path, data, mode="overwrite", **named)
+
+    volume = disturbed(monkeypatch, pipe_file=heedless)
+    with pytest.raises(RefusedError, match=r"a store that lets two create the same object; needed one with cond"):
+        volume.create(f"{bucket}/log/1", b"mine")
+    assert volume.names(f"{bucket}/log") == []
+
+
+def test_without_credentials_it_says_what_to_set(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    forget_volumes()
+    with pytest.raises(RefusedError, match=r"found no credentials for s3://.*Set AWS_ACCESS_KEY_ID and AWS_SECRET"):
+        volume_of(bucket).read(f"{bucket}/a")
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fsspec
+
+    def missing(protocol: str) -> Any:
+        raise ImportError(protocol)
+
+    monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
+    with pytest.raises(RefusedError, match=r"s3fs is not installed; needed it. Run: pip install 'ponente\[cloud\]'"):
+        BucketVolume("s3")
+
+
+def test_folders_are_written_here_and_sent_whole(bucket: str) -> None:
+    path, volume = f"{bucket}/out", volume_of(bucket)
+    with publishing_folder(path) as private:
+        assert private.startswith("/")
+        os.makedirs(f"{private}/deep/er")
+        Path(private, "deep/er/x").write_bytes(b"1" * 100)
+        Path(private, "y").write_bytes(b"2")
+        assert volume.names(bucket) == []
+    folder = volume.published_folder(path)
+    assert folder is not None and volume.read(f"{folder}/deep/er/x") == b"1" * 100
+    assert sorted(volume.names(folder)) == ["deep", "y"]
+    assert not os.path.exists(private)
+    with publishing(f"{bucket}/file") as private:
+        Path(private).write_bytes(b"3")
+    assert volume.read(f"{bucket}/file") == b"3" and not os.path.exists(private)
+
+
+def test_leftovers_are_what_nothing_points_to_and_only_old_ones(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = volume_of(bucket)
+    with publishing_folder(f"{bucket}/kept", is_large=True) as private:
+        volume.replace(f"{private}/x", b"1")
+    volume.replace(f"{bucket}/{PRIVATE_MARK}lost/y", b"2")
+    assert volume.leftovers(bucket) == []
+
+    monkeypatch.setattr(buckets, "_LEFT_SECONDS", -1.0)
+    assert volume.leftovers(bucket) == [f"{bucket}/{PRIVATE_MARK}lost"]
+
+
+def test_of_a_published_folder_the_pointer_goes_first(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with publishing_folder(f"{bucket}/out", is_large=True) as private:
+        volume_of(bucket).replace(f"{private}/x", b"1")
+    removed: list[str] = []
+
+    def killed(real: Operation) -> Operation:
+        def remove(path: str) -> None:
+            removed.append(path)
+            if len(removed) > 1:
+                raise KeyboardInterrupt
+            real(path)
+
+        return remove
+
+    volume = disturbed(monkeypatch, rm_file=killed)
+    with pytest.raises(KeyboardInterrupt):
+        volume.remove(f"{bucket}/out")
+    assert removed == [f"{bucket}/out/.at", f"{private}/x"]
+    assert volume.published_folder(f"{bucket}/out") is None
+
+
+def test_arrays_lie_where_files_do(bucket: str) -> None:
+    numbers = np.arange(100_000, dtype=np.int64)
+    write_array(f"{bucket}/array", numbers, write_context())
+    assert "zarr.json" in volume_of(bucket).names(f"{bucket}/array")
+    np.testing.assert_array_equal(open_array(f"{bucket}/array").read().result(), numbers)
+
+
+@pytest.mark.parametrize(
+    ("path", "variables", "store"),
+    [
+        ("s3://b/x/y", {}, {"driver": "s3", "bucket": "b", "path": "x/y"}),
+        (
+            "s3://b/x",
+            {"AWS_ENDPOINT_URL": "http://h:1", "AWS_ACCESS_KEY_ID": "k"},
+            {"endpoint": "http://h:1", "aws_region": "us-east-1", "aws_credentials": {"type": "environment"}},
+        ),
+        ("s3://b/x", {"AWS_ENDPOINT_URL": "http://h:1", "AWS_ENDPOINT_URL_S3": "http://h:2"}, {"endpoint": "http://h:2"}),
+        ("s3://b/x", {"AWS_DEFAULT_REGION": "eu-west-1"}, {"aws_region": "eu-west-1"}),
+        ("gs://b/x/y", {}, {"driver": "gcs", "bucket": "b", "path": "x/y"}),
+    ],
+)  # fmt: skip
+def test_tensorstore_is_told_what_the_filesystem_knows(
+    path: str, variables: dict[str, str], store: dict[str, Any]
+) -> None:
+    found = key_value_store(path, variables)
+    assert store.items() <= found.items()
