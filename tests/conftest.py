@@ -71,7 +71,10 @@ def _rename_unless_there(private: Path, target: Path) -> None:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server that speaks S3 (moto), of this process alone."""
+    """The address of a server that speaks S3: moto, of this process alone, or the one that PONENTE_TEST_S3 names."""
+    if given := os.environ.get("PONENTE_TEST_S3"):
+        yield given
+        return
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, str(Path(__file__).with_name("s3_server.py")), str(port)]
@@ -94,19 +97,19 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A place in a fresh bucket, which this process and those that it starts can reach."""
+    """A fresh place in a bucket, which this process and those that it starts can reach."""
     from ponente.store.volume import forget_volumes, volume_of
 
     for name, value in S3_VARIABLES.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
     forget_volumes()
-    name = f"test-{secrets.token_hex(6)}"
     from ponente.store.filesystems import filesystem
 
-    volume_of(f"s3://{name}")  # with this endpoint
-    filesystem("s3").mkdir(name)
-    return f"s3://{name}/place"
+    volume_of("s3://tests")  # with this endpoint
+    if not filesystem("s3").exists("tests"):
+        filesystem("s3").mkdir("tests")
+    return f"s3://tests/{secrets.token_hex(6)}"
 
 
 @pytest.fixture(scope="session")

@@ -240,8 +240,8 @@ def test_a_signal_before_the_first_step_ends_all(site: Site, seed: int) -> None:
     note("process of two asked to stop", phase="at any moment")
     said = site.out("early", 0) + site.out("early", 1)
     allowed = {0, 75, -signal.SIGTERM, 1}
-    if re.search(rf"found 1 of 2 processes .*needed process {seed % 2} as well", said):  # it ended before it had come
-        allowed.add(2)
+    if re.search(r"found 1 of 2 processes .*needed process 1 as well|found no process 0 at .*needed it there", said):
+        allowed.add(2)  # it ended before it had come, and the other waited for it
     assert set(found) <= allowed, said
     assert codes(site.start_all("early")) == [0, 0]
 

@@ -29,7 +29,15 @@ from ponente.store.remote import bucket_of
 Result = TypeVar("Result")
 
 _TRIES, _FIRST_PAUSE, _LONGEST_PAUSE = 9, 0.2, 20.0  # seconds: a minute in all
-_FOR_THE_MOMENT = {errno.EIO, errno.EBUSY, errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE}
+_FOR_THE_MOMENT = {
+    errno.EIO,
+    errno.EREMOTEIO,
+    errno.EBUSY,
+    errno.ETIMEDOUT,
+    errno.ECONNRESET,
+    errno.ECONNREFUSED,
+    errno.EPIPE,
+}
 _NETWORK = {"aiohttp", "aiobotocore", "botocore", "gcsfs", "google", "urllib3", "requests"}
 _THREADS = 8  # that send or remove objects at once
 _LEFT_SECONDS = 24 * 3600.0
