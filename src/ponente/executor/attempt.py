@@ -113,7 +113,7 @@ class _Attempt:
             return self._release(_outcome_of(error), error)
 
     def _work(self) -> StepContext:
-        self._volume.make_folder(self._output)
+        volume_of(self._output).make_folder(self._output)
         context = StepContext(
             name=self._job.name,
             output_path=self._output,
@@ -141,7 +141,7 @@ class _Attempt:
         return join(root, path) if path else root
 
     def _commit(self, context: StepContext) -> None:
-        self._volume.sync(self._output)
+        volume_of(self._output).sync(self._output)
         output = self._output
         if self._job.override_output is not None:
             output = self._publish_override(self._job.override_output)

@@ -22,7 +22,8 @@ from ponente.models.hf_folder import CONFIG, GENERATION_CONFIG, INDEX, WEIGHTS
 from ponente.models.huggingface import VOCAB, arrays_by_name, export_tensor, hf_tensors
 from ponente.models.lm import LmConfig
 from ponente.models.safetensors_file import TensorToWrite, dtype_name, write_tensors
-from ponente.store.paths import absolute, join
+from ponente.store.paths import absolute, join, protocol_of
+from ponente.store.remote import PROTOCOLS
 from ponente.store.volume import Volume, publishing_folder, volume_of
 
 CARD = "README.md"
@@ -191,8 +192,8 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def _writing(target: str) -> Iterator[str]:
-    """The folder to write to: a private one, published at the end, or where there are no volumes `target` itself."""
-    if _volume(target) is None:
+    """The folder to write to: a private one, published at the end; in a bucket `target`, as other tools read it."""
+    if _volume(target) is None or protocol_of(target) in PROTOCOLS:
         yield target
         return
     with publishing_folder(target) as private:

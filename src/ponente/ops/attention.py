@@ -124,14 +124,15 @@ def _chosen(
     dropout: AttentionDropout | None,
 ) -> Backend:
     is_half = q.dtype in (jnp.bfloat16, jnp.float16)
-    is_plain = dropout is None and mask.query_positions_BT is None
+    is_plain = dropout is None
     can_cudnn = platform() == "gpu" and is_half and is_plain and soft_cap is None and cudnn.takes_heads(q.shape[-1])
-    can_splash = platform() != "gpu" and is_plain and splash.takes_length(q.shape[1])
+    can_splash = platform() == "tpu" and is_plain and splash.takes_length(q.shape[1])
+    if mask.query_positions_BT is not None:  # decoding, for which there is no kernel, whatever training was asked for
+        return "xla"
     has_tables = mask.document_starts_BM is not None and mask.segment_ids_BS is not None
     can_pack = can_cudnn and has_tables and window is None and cudnn.is_right()
     if backend == "default":
-        by_xla: Backend = "splash" if can_splash and platform() == "tpu" else "xla"
-        return "cudnn_packed" if can_pack else "cudnn" if can_cudnn else by_xla
+        return "cudnn_packed" if can_pack else "cudnn" if can_cudnn else "splash" if can_splash else "xla"
     if backend == "splash" and not can_splash:
         raise RefusedError(
             f"found attn_backend: splash asked for on {platform()} with rows of {q.shape[1]}; needed a TPU, rows of a "

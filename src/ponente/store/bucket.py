@@ -28,7 +28,7 @@ from ponente.store.remote import bucket_of
 
 Result = TypeVar("Result")
 
-_TRIES, _FIRST_PAUSE, _LONGEST_PAUSE = 9, 0.2, 20.0  # seconds: a minute in all
+_TRIES, _SECONDS, _FIRST_PAUSE, _LONGEST_PAUSE = 9, 120.0, 0.2, 20.0  # pauses alone are a minute in all
 _FOR_THE_MOMENT = {
     errno.EIO,
     errno.EREMOTEIO,
@@ -137,6 +137,9 @@ class BucketVolume(ObjectVolume):
     def _send(self, local: str, path: str) -> None:
         self._patiently(path, lambda: self._fs.put_file(local, path))
 
+    def _find(self, path: str) -> list[str]:
+        return self._patiently(path, lambda: super(BucketVolume, self)._find(path))
+
     def _remove_one(self, path: str) -> None:
         def remove() -> None:
             try:
@@ -147,7 +150,7 @@ class BucketVolume(ObjectVolume):
         self._patiently(path, remove)
 
     def _remove_all(self, path: str) -> None:
-        found = self._patiently(path, lambda: self._fs.find(path))
+        found = self._find(path)
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="bucket") as threads:
             list(threads.map(self._remove_one, [f"{self.protocol}://{name}" for name in found]))
 
@@ -159,6 +162,12 @@ class BucketVolume(ObjectVolume):
             try:
                 put(mark)
             except FileExistsError:
+                return self._mark_of(path) == mark
+            except OSError as error:
+                # Not all stores say which condition failed; and a part of a large file that is sent again after the
+                # whole was made finds no upload any more.
+                if not (_is_refused_condition(error) or isinstance(error, FileNotFoundError)) or not self.exists(path):
+                    raise
                 return self._mark_of(path) == mark
             return True
 
@@ -186,12 +195,13 @@ class BucketVolume(ObjectVolume):
         if not first or second:
             raise RefusedError(
                 f"found {self.protocol}://{bucket}, a store that lets two create the same object; needed one with "
-                "conditional writes (If-None-Match), such as S3, GCS or SeaweedFS. Use another, or a local folder."
+                "conditional writes (If-None-Match), such as S3 or GCS. Use another, or a local folder."
             )
         self._tried.add(bucket)
 
     def _patiently(self, path: str, operation: Callable[[], Result]) -> Result:
         """Tries again what fails for the moment, after pauses that grow; what fails for good is raised at once."""
+        until = time.monotonic() + _SECONDS
         for number in range(_TRIES):
             try:
                 return operation()
@@ -205,9 +215,9 @@ class BucketVolume(ObjectVolume):
                     raise PermissionError(errno.EACCES, f"the store refuses access ({_words(error)})", path) from error
                 if not is_for_the_moment(error):
                     raise
-                if number == _TRIES - 1:
+                if number == _TRIES - 1 or time.monotonic() > until:
                     raise OSError(
-                        errno.EIO, f"found no answer from the store after {_TRIES} tries ({_words(error)})", path
+                        errno.EIO, f"found no answer from the store after {number + 1} tries ({_words(error)})", path
                     ) from error
                 pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**number) * random.uniform(0.5, 1.5)
                 level = logging.WARNING if number > 2 else logging.DEBUG
@@ -225,6 +235,11 @@ def is_for_the_moment(error: BaseException) -> bool:
     if type(error).__module__.partition(".")[0] in _NETWORK:
         return True
     return isinstance(error, OSError) and error.errno in _FOR_THE_MOMENT
+
+
+def _is_refused_condition(error: OSError) -> bool:
+    response = getattr(error.__cause__, "response", None) or {}
+    return response.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
 
 
 def _words(error: BaseException) -> str:

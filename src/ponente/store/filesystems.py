@@ -12,7 +12,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {
         "use_listings_cache": False,
         "config_kwargs": {
-            "retries": {"mode": "standard", "max_attempts": 4},
+            "retries": {"mode": "standard", "max_attempts": 1},  # the filesystem, and volumes, try again themselves
             "connect_timeout": 10,
             "read_timeout": 60,
         },

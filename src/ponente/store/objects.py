@@ -88,7 +88,7 @@ class ObjectVolume(ABC):
 
     def remove(self, path: str) -> None:
         """Pointers go first: what they point to is then seen by nobody."""
-        for name in self._fs.find(path):
+        for name in self._find(path):
             if basename(name) == _POINTER:
                 folder = parent(absolute(f"{self.protocol}://{name}"))
                 lying = self.published_folder(folder)
@@ -96,6 +96,11 @@ class ObjectVolume(ABC):
                 if lying is not None:
                     self._drop_private(lying)
         self._remove_all(path)
+
+    def _find(self, path: str) -> list[str]:
+        """The names of all objects at and below a name, with their bucket."""
+        found: list[str] = self._fs.find(path)
+        return found
 
     @abstractmethod
     def _remove_one(self, path: str) -> None:

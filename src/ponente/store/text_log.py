@@ -2,6 +2,8 @@
 
 import io
 import os
+import sys
+import threading
 import time
 from typing import BinaryIO, cast
 
@@ -21,36 +23,58 @@ def open_log(path: str) -> BinaryIO:
 
 
 class _SentLog(io.RawIOBase):
-    """A log that is kept here as a whole, and sent when it has grown and some time has passed."""
+    """A log that is kept here as a whole, and sent by a thread of its own when it has grown.
+
+    Whoever writes never waits for the store. What cannot be sent is said on stderr, and tried again with what follows.
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__()
         self._path = path
         self._volume = volume_of(path)
         self._data = bytearray(self._volume.read(path) if self._volume.exists(path) else b"")
-        self._sent, self._next = len(self._data), 0.0
+        self._sent = len(self._data)
+        self._grown, self._sending = threading.Condition(), threading.Lock()
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._run, name="ponente-log", daemon=True)
+        self._thread.start()
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: "bytes | bytearray | memoryview") -> int:  # type: ignore[override]
-        self._data += data
+        with self._grown:
+            self._data += data
+            self._grown.notify()
         return len(data)
-
-    def flush(self) -> None:
-        if not self.closed and time.monotonic() >= self._next:
-            self._send()
 
     def close(self) -> None:
         if not self.closed:
+            with self._grown:
+                self._is_ending = True
+                self._grown.notify()
             self._send()
         super().close()
 
+    def _run(self) -> None:
+        while True:
+            with self._grown:
+                self._grown.wait_for(lambda: self._is_ending or len(self._data) > self._sent)
+                if self._is_ending:
+                    return
+            began = time.monotonic()
+            self._send()
+            took = time.monotonic() - began
+            with self._grown:
+                self._grown.wait_for(lambda: self._is_ending, timeout=max(_SECONDS, took / _SHARE))
+
     def _send(self) -> None:
-        if self._sent == len(self._data):
-            return
-        began = time.monotonic()
-        self._volume.replace(self._path, bytes(self._data))
-        self._sent = len(self._data)
-        took = time.monotonic() - began
-        self._next = time.monotonic() + max(_SECONDS, took / _SHARE)
+        with self._sending:
+            whole = bytes(self._data)
+            if len(whole) == self._sent:
+                return
+            try:
+                self._volume.replace(self._path, whole)
+                self._sent = len(whole)
+            except OSError as error:  # a log that cannot be sent must not end what it tells of
+                sys.stderr.write(f"{self._path}: the log could not be sent: {error}\n")

@@ -324,5 +324,6 @@ def publishing_folder(path: str, *, is_large: bool = False) -> Iterator[str]:
         if not volume.publish_folder(private, path):
             logger.warning("%s was there already and stays; the new one is dropped", path)
     except BaseException:
-        here.remove(parent(private))
+        if volume.published_folder(path) != private:  # or it is there, and only its answer was lost
+            here.remove(parent(private))
         raise

@@ -20,7 +20,7 @@ from ponente.cluster.workers import nursery_of
 from ponente.config.errors import RefusedError
 from ponente.config.snapshot import plain_value
 from ponente.store.lock import alone_in
-from ponente.store.paths import absolute, join
+from ponente.store.paths import absolute, join, protocol_of
 from ponente.store.redaction import MASK, Redactor
 from ponente.store.sources.source import Unit
 from ponente.store.tensors import tensor_store
@@ -149,7 +149,8 @@ def _finished_before(spec: CacheSpec, path: str, ledger: CacheLedger, tokenizer:
 def _plan_in_force(spec: CacheSpec, path: str, tokenizer: Tokenizer, new_plan: CachePlan | None) -> CachePlan:
     """The plan of a cache that was begun, or a new one; a plan of which nothing was tokenized yet makes way."""
     plan = read_plan(path)
-    if plan is not None and not published_segments(path):
+    is_held = protocol_of(path) == "file"  # elsewhere another process may work by this plan right now
+    if plan is not None and is_held and not published_segments(path):
         _clean(path)
         volume_of(path).remove(join(path, PLAN))
         plan = None

@@ -58,7 +58,8 @@ def device_memory() -> int:
 def check_state(arrays: Any) -> None:
     """Refuses a state, given by shapes and shardings, that no device has room for, before it is made."""
     leaves = jax.tree.leaves(arrays)
-    _check_host([array for array in leaves if is_on_host(array)])
+    if any(map(is_on_host, leaves)):
+        _check_host(leaves)
     found = sum(bytes_of_part(array) for array in leaves if not is_on_host(array))
     if found > (there := device_memory()):
         raise RefusedError(
@@ -69,13 +70,14 @@ def check_state(arrays: Any) -> None:
 
 
 def _check_host(arrays: Sequence[Any]) -> None:
-    """Refuses what the host has no room for, of all its devices."""
-    found = sum(map(bytes_of_part, arrays)) * len(jax.local_devices())
-    if found > (there := machine_memory()):
+    """Refuses a state of which the host has no room for its own part, and for the copy that becomes a checkpoint."""
+    here = [bytes_of_part(array) * len(array.sharding.addressable_devices) for array in arrays]
+    own = sum(size for size, array in zip(here, arrays, strict=True) if is_on_host(array))
+    if own + sum(here) > (there := machine_memory()):
         raise RefusedError(
-            f"found trainer.offload_optimizer: true for {found / GIB:.2f} GiB that the optimizer keeps, on a host with "
-            f"{there / GIB:.2f}; needed room for it. Split the model over more hosts (trainer.mesh), or train a "
-            "smaller one."
+            f"found trainer.offload_optimizer: true for {own / GIB:.2f} GiB that the optimizer keeps and "
+            f"{sum(here) / GIB:.2f} of a checkpoint, on a host with {there / GIB:.2f}; needed room for both. Split the "
+            "model over more hosts (trainer.mesh), or train a smaller one."
         )
 
 

@@ -27,7 +27,7 @@ def place_in(environment: Mapping[str, str]) -> Place | None:
     for launcher in (_slurm, _torchrun, _tpus):
         try:
             place = launcher(environment)
-        except ValueError:  # names of such a launcher, with other meanings
+        except (ValueError, KeyError):  # names of such a launcher, with other meanings
             continue
         if place is not None and place.count > 1:
             return place
@@ -74,12 +74,17 @@ def _torchrun(environment: Mapping[str, str]) -> Place | None:
 
 
 def _tpus(environment: Mapping[str, str]) -> Place | None:
-    """Of a slice of TPUs with several machines."""
+    """Of slices of TPUs with several machines, as Kubernetes tells them."""
     hosts = [host for host in environment.get("TPU_WORKER_HOSTNAMES", "").split(",") if host]
     if not hosts or "TPU_WORKER_ID" not in environment:
         return None
-    index = int(environment["TPU_WORKER_ID"])
-    return Place(launcher="the slice of TPUs", address=f"{hosts[0]}:{_PORT_OF_TPUS}", count=len(hosts), index=index)
+    index, slices = int(environment["TPU_WORKER_ID"]), int(environment.get("MEGASCALE_NUM_SLICES", "1"))
+    first = hosts[0]
+    if slices > 1:
+        first = environment["MEGASCALE_COORDINATOR_ADDRESS"].partition(":")[0]
+        index += int(environment["MEGASCALE_SLICE_ID"]) * len(hosts)
+    count = slices * len(hosts)
+    return Place(launcher="the slice of TPUs", address=f"{first}:{_PORT_OF_TPUS}", count=count, index=index)
 
 
 def _local(environment: Mapping[str, str], name: str, *, is_shared: bool) -> int | None:

@@ -86,6 +86,7 @@ def train(config: TrainConfig, *, make_evaluate: MakeEvaluate | None = None) -> 
         stack.enter_context(logging_to(join(absolute(config.trainer.log_dir), f"{name}.log")))
         stack.enter_context(ending_at_sigterm())
         check_training_devices(config.trainer)
+        _check_processes(gang)
         logger.info("run %s on %s", run_id, describe_devices(config.trainer.mesh.layout(jax.devices())))
         resumption = _resumption(config.trainer, run_id, gang)
         if resumption is None:
@@ -93,6 +94,15 @@ def train(config: TrainConfig, *, make_evaluate: MakeEvaluate | None = None) -> 
         recorded = None if resumption is None else resumption.metadata.about.get("orders")
         setup = set_up(config, recorded, gang)
         return _Life(setup, run_id, resumption, stack).train(make_evaluate)
+
+
+def _check_processes(gang: Gang) -> None:
+    """Refuses devices of other processes that are no part of this run, as on a slice of TPUs with several machines."""
+    if (count := jax.process_count()) != gang.count:
+        raise RefusedError(
+            f"found devices of {count} processes, and {gang.count} that train together; needed all of them. Give "
+            "trainer.distributed coordinator_address, num_processes and process_id on each machine."
+        )
 
 
 def _common(config: TrainConfig) -> dict[str, Any]:
@@ -161,7 +171,7 @@ class _Life:
             tracker=tracker,
             throughput=self._throughput(first),
             watchdog=watchdog,
-            profiler=Profiler(trainer.profiler, join(self._folder, "profile"), first),
+            profiler=Profiler(trainer.profiler, join(self._info(first).local_folder, "profile"), first),
             on_step=partial(self._show, show, checkpointer),
             agreement=agreement,
             placing=(placing := threading.Lock()),
@@ -210,11 +220,13 @@ class _Life:
         for change in changed_fields(self._setup.config, stored, self._config) if stored else []:
             logger.warning("this run was started with another config: %s", change)
 
+    def _info(self, first: int) -> RunInfo:
+        return RunInfo(run_id=self._run_id, folder=self._folder, config=self._config, first_step=first)
+
     def _track(self, first: int) -> Tracker:
         """Begins trackers, and notes this life in the run's record."""
         setup = self._setup
-        info = RunInfo(run_id=self._run_id, folder=self._folder, config=self._config, first_step=first)
-        tracker = begin_trackers(setup.config.trainer.tracker if is_first(self._gang) else None, info)
+        tracker = begin_trackers(setup.config.trainer.tracker if is_first(self._gang) else None, self._info(first))
         self._stack.callback(tracker.finish)
         orders, parameters = setup.data.record(), count(setup.parameters)
         if is_first(self._gang):

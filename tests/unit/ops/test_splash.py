@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ponente.config.errors import RefusedError
+from ponente.ops import splash
 from ponente.ops.attention import AttentionDropout, Backend, Mask, attend
 from ponente.ops.platform import compiling_for, platform
 
@@ -37,7 +38,11 @@ def test_values_and_gradients_are_those_of_plain_attention(
     mask = Mask(segment_ids_BS=jnp.asarray(segments) if has_documents else None)
 
     def value(backend: Backend, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        mixed = attend(q, k, v, mask, backend=backend, **choices)
+        if backend == "splash":
+            given = {"scale": SIZE**-0.5, "window": None, "soft_cap": None} | choices
+            mixed = splash.attend(q, k, v, mask.segment_ids_BS, **given)
+        else:
+            mixed = attend(q, k, v, mask, backend=backend, **choices)
         return (mixed * jnp.cos(jnp.arange(mixed.size, dtype=jnp.float32).reshape(mixed.shape))).sum()
 
     both = [
@@ -69,6 +74,14 @@ def test_it_is_the_kernel_of_tpus_where_it_can_do_it() -> None:
     assert platform() == jax.default_backend()
 
 
-def test_lengths_that_it_cannot_cut_are_refused_when_it_is_asked_for() -> None:
-    with pytest.raises(RefusedError, match=r"attn_backend: splash asked for on cpu with rows of 200; needed a TPU"):
-        attend(*made(length=200), Mask(), backend="splash")
+def test_where_it_cannot_be_had_it_is_refused() -> None:
+    with pytest.raises(RefusedError, match=r"attn_backend: splash asked for on cpu with rows of 256; needed a TPU"):
+        attend(*made(), Mask(), backend="splash")
+    with pytest.raises(RefusedError, match=r"attn_backend: splash asked for on tpu with rows of 200"):
+        lowered_for_tpus(Mask(), length=200, backend="splash")
+
+
+def test_a_model_that_was_trained_with_it_writes_without_it() -> None:
+    positions = jnp.broadcast_to(jnp.arange(LENGTH), (ROWS, LENGTH))
+    mask = Mask(query_positions_BT=positions)
+    np.testing.assert_allclose(attend(*made(), mask, backend="splash"), attend(*made(), mask, backend="xla"))

@@ -47,6 +47,8 @@ def test_torchrun_s_port_is_its_own() -> None:
 
 def test_machines_of_a_slice_meet_on_the_first() -> None:
     assert place_in(TPUS) == Place(launcher="the slice of TPUs", address="t-0:12355", count=3, index=2)
+    slices = {"MEGASCALE_NUM_SLICES": "4", "MEGASCALE_SLICE_ID": "2", "MEGASCALE_COORDINATOR_ADDRESS": "s-0:8080"}
+    assert place_in(TPUS | slices) == Place(launcher="the slice of TPUs", address="s-0:12355", count=12, index=8)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_memory_of_devices_is_told_without_it_and_that_of_the_host_is_checked(
     with pytest.raises(RefusedError, match=r"set trainer.offload_optimizer: true"):
         check_state(abstract_state(set_up(plain)))
     monkeypatch.setattr(fitting, "machine_memory", lambda: weights)
-    with pytest.raises(RefusedError, match=r"that the optimizer keeps, on a host with 0.00; needed room"):
+    with pytest.raises(RefusedError, match=r"that the optimizer keeps and 0.00 of a checkpoint, on a host with"):
         check_state(shapes)
 
 

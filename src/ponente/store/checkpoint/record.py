@@ -116,4 +116,6 @@ def make_permanent(path: str) -> None:
     metadata = read_metadata(path)
     if metadata.is_temporary:
         kept = msgspec.structs.replace(metadata, is_temporary=False)
-        volume_of(path).replace(join(path, GROUP_FILE), encode_metadata(kept))
+        folder = volume_of(path).published_folder(path)
+        assert folder is not None
+        volume_of(path).replace(join(folder, GROUP_FILE), encode_metadata(kept))

@@ -26,7 +26,7 @@ from ponente.store.checkpoint.record import (
     step_of,
 )
 from ponente.store.checkpoint.snapshot import HostArray, Staging, take_snapshot
-from ponente.store.paths import absolute, join
+from ponente.store.paths import absolute, join, protocol_of
 from ponente.store.tensors import naming_failure, tensor_store
 from ponente.store.volume import is_no_space, publishing_folder, volume_of
 from ponente.store.zarr_group import GROUP_FILE
@@ -169,7 +169,7 @@ def _folder_of(path: str, writers: Writers) -> Iterator[str]:
             yield private
     else:
         private = writers.gather(f"the folder of {path}")[0]
-        if not volume_of(private).is_folder(private):
+        if protocol_of(private) == "file" and not volume_of(private).is_folder(private):
             raise CheckpointError(
                 f"found no {private} on this machine, where process 0 began a checkpoint; needed a folder that all "
                 "processes see. Set trainer.checkpointer.base_path to one."

@@ -23,7 +23,7 @@ _TRAINER_KEYS = (  # that batches do not depend on
     *("quantization", "model_averaging", "jax_config", "jax_compilation_cache_dir", "require_accelerator"),
     *("distributed", "deterministic", "progress_watchdog", "fsdp_axis", "batch_axis", "tensor_parallel_axes"),
     *("model_axis_size", "replica_dcn_axis_size", "replica_ici_axis_size", "axis_resources"),
-    *("parameter_axis_resources", "mesh", "checkpointer"),
+    *("parameter_axis_resources", "mesh", "checkpointer", "offload_optimizer"),
 )
 _MODEL_KEYS = (
     *("hidden_dim", "intermediate_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "activation_function"),

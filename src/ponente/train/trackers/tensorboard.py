@@ -28,5 +28,5 @@ class TensorboardConfig(TrackerConfig):
         self.check()
         from ponente.train.trackers.event_file import EventFileTracker
 
-        folder = os.path.join(self.logdir, run.run_id) if self.logdir else join(run.folder, "tensorboard")
+        folder = os.path.join(self.logdir, run.run_id) if self.logdir else join(run.local_folder, "tensorboard")
         return EventFileTracker(folder, run.first_step)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ponente.store.metrics import Histogram, Metric
+from ponente.store.paths import absolute, protocol_of
 
 __all__ = ["Histogram", "Metric", "Metrics", "RunInfo", "Tracker"]
 
@@ -21,6 +22,11 @@ class RunInfo:
     first_step: int = 0
     name: str | None = None
     tags: tuple[str, ...] = ()
+
+    @property
+    def local_folder(self) -> str:
+        """The run's folder, or one here where that is in a bucket: for libraries that write to disks alone."""
+        return self.folder if protocol_of(self.folder) == "file" else absolute(f"logs/{self.run_id}")
 
 
 class Tracker(Protocol):

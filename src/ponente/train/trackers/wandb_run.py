@@ -67,7 +67,7 @@ def begin(config: WandbConfig, run: RunInfo) -> Tracker:
         logger.warning(
             "found no W&B key: this run is kept offline, under %s. Run wandb login or set WANDB_API_KEY to send runs, "
             "wandb sync to send this one; mode: offline silences this.",
-            run.folder,
+            run.local_folder,
         )
     for tried in dict.fromkeys((mode, "offline")):
         try:
@@ -83,7 +83,7 @@ def _begin_run(config: WandbConfig, run: RunInfo, mode: str) -> Any:
         console="off",  # what is printed may hold secrets, and has a live line
         x_disable_meta=Redactor().arguments(sys.argv) != sys.argv,  # it would send the command line as it is
     )
-    os.makedirs(run.folder, exist_ok=True)
+    os.makedirs(run.local_folder, exist_ok=True)
     return wandb.init(
         entity=config.entity,
         project=config.project,
@@ -93,7 +93,7 @@ def _begin_run(config: WandbConfig, run: RunInfo, mode: str) -> Any:
         group=config.group,
         mode=mode,
         resume=config.resume if mode == "online" else None,
-        dir=run.folder,
+        dir=run.local_folder,
         config=dict(run.config),
         settings=settings,
     )
