@@ -5,16 +5,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ponente.config.errors import RefusedError
 from ponente.store import bucket as buckets
+from ponente.store import volume as volumes
 from ponente.store.bucket import BucketVolume, is_for_the_moment
+from ponente.store.checkpoint import begin_save, load, make_permanent, remove, whole_checkpoints, writer
 from ponente.store.filesystems import filesystem
 from ponente.store.paths import PRIVATE_MARK
 from ponente.store.remote import key_value_store
 from ponente.store.tensors import open_array, write_array, write_context
+from ponente.store.text_log import open_log
 from ponente.store.volume import forget_volumes, publishing, publishing_folder, volume_of
 
 Operation = Callable[..., Any]
@@ -228,3 +233,93 @@ def test_tensorstore_is_told_what_the_filesystem_knows(
 ) -> None:
     found = key_value_store(path, variables)
     assert store.items() <= found.items()
+
+
+def test_a_checkpoint_of_a_bucket_is_made_permanent_listed_and_removed(bucket: str) -> None:
+    arrays = {"x": jnp.arange(1000.0)}
+    for step in (1, 2):
+        begin_save(f"{bucket}/run/step-{step}", arrays, {}, is_temporary=True).wait()
+    make_permanent(f"{bucket}/run/step-1")
+    found = whole_checkpoints(f"{bucket}/run")
+    assert {step: one.is_temporary for step, one in found.items()} == {1: False, 2: True}
+    remove(f"{bucket}/run/step-2")
+    assert list(whole_checkpoints(f"{bucket}/run")) == [1]
+    loaded = load(f"{bucket}/run/step-1", {"x": jax.ShapeDtypeStruct((1000,), jnp.float32)})
+    np.testing.assert_array_equal(loaded["x"], arrays["x"])
+    [private] = [name for name in volume_of(bucket).names(f"{bucket}/run") if name.startswith(PRIVATE_MARK)]
+    assert volume_of(bucket).names(f"{bucket}/run/{private}") == ["step-1"]
+
+
+def test_writers_of_several_processes_need_no_folder_in_a_bucket(bucket: str) -> None:
+    """Of which there are none until the first object comes."""
+
+    class Second:
+        index = 1
+
+        def gather(self, name: str, value: Any = None) -> list[Any]:
+            return [f"{bucket}/{PRIVATE_MARK}x/step-1" if value is None else value, value]
+
+    with writer._folder_of(f"{bucket}/run/step-1", Second()) as private:
+        assert private == f"{bucket}/{PRIVATE_MARK}x/step-1"
+
+
+def test_a_pointer_that_arrived_though_its_answer_did_not_keeps_its_files(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume = disturbed(monkeypatch)
+    monkeypatch.setitem(volumes._VOLUMES, "s3", volume)
+
+    def lost_for_good(path: str, data: bytes) -> bool:
+        volume.replace(path, data)
+        raise OSError("no answer")
+
+    monkeypatch.setattr(volume, "create", lost_for_good)
+    with pytest.raises(OSError, match="no answer"), publishing_folder(f"{bucket}/out", is_large=True) as private:
+        volume.replace(f"{private}/x", b"1")
+    assert volume.published_folder(f"{bucket}/out") == private
+    assert volume.read(f"{private}/x") == b"1"
+
+
+def test_stores_that_do_not_say_which_condition_failed_are_understood(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vague(real: Operation) -> Operation:
+        def put(*given: Any, **named: Any) -> Any:
+            try:
+                return real(*given, **named)
+            except FileExistsError:
+                cause = RuntimeError("412")
+                cause.response = {"Error": {"Code": "PreconditionFailed"}}  # type: ignore[attr-defined]
+                raise OSError(22, "Invalid argument") from cause
+
+        return put
+
+    volume = disturbed(monkeypatch, pipe_file=vague)
+    assert volume.create(f"{bucket}/a", b"1")
+    assert not volume.create(f"{bucket}/a", b"1")
+
+
+def test_a_log_waits_for_no_store_and_loses_nothing_that_it_could_send(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = f"{bucket}/log"
+    volume = disturbed(monkeypatch)
+    monkeypatch.setitem(volumes._VOLUMES, "s3", volume)
+    is_away, real = [True], volume.replace
+
+    def replace(path: str, data: bytes) -> None:
+        if is_away[0]:
+            raise OSError("the store is away")
+        real(path, data)
+
+    monkeypatch.setattr(volume, "replace", replace)
+    with open_log(path) as log:
+        log.write(b"first\n")
+        log.flush()
+        log.write(b"second\n")
+        is_away[0] = False
+    assert volume.read(path) == b"first\nsecond\n"
+    is_away[0] = True
+    with open_log(path) as log:
+        log.write(b"third\n")
+    assert "the log could not be sent: the store is away" in capsys.readouterr().err
