@@ -200,7 +200,7 @@ def refused(ended: "subprocess.CompletedProcess[str]", *parts: str) -> None:
     [
         ("plan nowhere.py", ["found no script at nowhere.py", "give the path of an experiment, a .py file"]),
         ("run nowhere.py", ["found no script at nowhere.py"]),
-        ("plan WINDS --prefix s3://b/x", ["found s3://b/x", "needed one of: file, memory"]),
+        ("plan WINDS --prefix ftp://b/x", ["found ftp://b/x", "needed one of: file, gs, memory"]),
         ("run WINDS --prefix memory://x", ["found prefix memory://x", "use --launcher driver"]),
         ("plan WINDS --run_only mistral", ["found --run_only 'mistral'", "the steps are winds/levante"]),
         ("plan WINDS --force (", ["found --force '('", "no regular expression", "correct it"]),

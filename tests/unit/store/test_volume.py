@@ -82,19 +82,20 @@ def write(path: str, data: bytes) -> None:
 
 
 def test_of_fifty_threads_that_create_a_file_exactly_one_wins(folder: str) -> None:
-    volume, barrier = volume_of(folder), threading.Barrier(50)
+    count, names = (12, 5) if folder.startswith("s3://") else (50, 20)  # a server takes its time
+    volume, barrier = volume_of(folder), threading.Barrier(count)
 
     def attempt(number: int) -> list[bool]:
         barrier.wait()
-        return [volume.create(f"{folder}/log/{name}", str(number).encode()) for name in range(20)]
+        return [volume.create(f"{folder}/log/{name}", str(number).encode()) for name in range(names)]
 
-    with ThreadPoolExecutor(50) as pool:
-        outcomes = list(pool.map(attempt, range(50)))
-    for name in range(20):
+    with ThreadPoolExecutor(count) as pool:
+        outcomes = list(pool.map(attempt, range(count)))
+    for name in range(names):
         winners = [number for number, won in enumerate(outcomes) if won[name]]
         assert len(winners) == 1
         assert volume.read(f"{folder}/log/{name}") == str(winners[0]).encode()
-    assert sorted(map(int, volume.names(f"{folder}/log"))) == list(range(20))
+    assert sorted(map(int, volume.names(f"{folder}/log"))) == list(range(names))
 
 
 def test_of_several_processes_that_create_a_file_exactly_one_wins(tmp_path: Path) -> None:

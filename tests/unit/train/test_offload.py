@@ -41,8 +41,7 @@ def kinds(state: TrainState) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("shape", [None, (1, 4, 2)], ids=["one device", "fsdp 4 x tensor 2"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=list(OPTIMIZERS))
+@pytest.mark.parametrize(("shape", "optimizer"), [(None, OPTIMIZERS["adamw"]), ((1, 4, 2), OPTIMIZERS["muon"])])
 def test_steps_are_the_same_and_leave_it_on_the_host(shape: Any, optimizer: optax.GradientTransformation) -> None:
     layout = None if shape is None else layout_of(shape)
     specs = None if layout is None else specs_of(layout, LLAMA.parameters(PADDED))

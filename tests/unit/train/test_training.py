@@ -184,6 +184,8 @@ def test_a_checkpoint_of_one_mesh_is_loaded_on_any_other_bit_for_bit(site: Site)
     saved = {name: load_saved_model(str(site.folder / "checkpoints" / name)).weights for name in meshes}
     for name, weights in saved.items():
         for other, axes in meshes.items():
+            if "eight" not in (name, other) and name != "one":  # each from and on eight, and that of one on all
+                continue
             place = str(site.folder / "checkpoints" / name)
             config = site.load(*MESH, "--trainer.mesh.axes", axes, "--initialize_model_from_checkpoint_path", place)
             state = begin(set_up(config), None)

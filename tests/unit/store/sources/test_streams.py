@@ -120,8 +120,8 @@ def test_a_lost_connection_is_raised_and_is_no_damage(
         def read(self, size: int | None = -1) -> bytes:
             raise OSError("connection lost")
 
+    monkeypatch.setattr("ponente.store.sources.zstd.open_raw", lambda _: Lost())  # first: it is imported here
     monkeypatch.setattr("ponente.store.sources.streams.open_raw", lambda _: Lost())
-    monkeypatch.setattr("ponente.store.sources.zstd.open_raw", lambda _: Lost())
     with pytest.raises(OSError, match="connection lost"):
         read_urls(str(path))
 

@@ -1,6 +1,7 @@
 """The log of a run in a file."""
 
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,10 @@ def test_a_log_in_a_bucket_is_sent_as_it_grows(bucket: str) -> None:
     for message in ("first", "second"):
         with logging_to(path):
             logging.getLogger("ponente.x").info("%s life", message)
-            sent = volume_of(path).read(path).decode()
-            assert f"{message} life" in sent
+            until = time.monotonic() + 30
+            while not (volume_of(path).exists(path) and f"{message} life" in volume_of(path).read(path).decode()):
+                assert time.monotonic() < until
+                time.sleep(0.02)
             logging.getLogger("ponente.x").info("its end")
     whole = volume_of(path).read(path).decode().splitlines()
     assert [line.rpartition(": ")[2] for line in whole] == ["first life", "its end", "second life", "its end"]
