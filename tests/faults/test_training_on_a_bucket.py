@@ -36,7 +36,8 @@ class Site:
         command = [sys.executable, "-m", "ponente", "train", "--config_path", str(self.folder / "config.yaml")]
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
         with (self.folder / f"{run}.txt").open("ab") as out:
-            return subprocess.Popen([*command, "--trainer.id", run], stdout=out, stderr=out, env=environment)
+            flags = ["--trainer.id", run, "--trainer.jax_compilation_cache_dir", str(self.folder / "compiled")]
+            return subprocess.Popen([*command, *flags], stdout=out, stderr=out, env=environment)
 
     def said(self, run: str) -> str:
         return (self.folder / f"{run}.txt").read_text()

@@ -92,9 +92,7 @@ class BucketVolume(ObjectVolume):
 
     def publish_file(self, private: str, path: str) -> bool:
         if protocol_of(private) != "file":
-            created = self.create(path, self.read(private))
-            self._drop_private(private)
-            return created
+            return super().publish_file(private, path)
         self._try_out(path)
         try:
             return self._created(

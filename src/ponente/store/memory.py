@@ -40,9 +40,7 @@ class MemoryVolume(ObjectVolume):
 
     def publish_file(self, private: str, path: str) -> bool:
         with self._lock:
-            created = self.create(path, self.read(private))
-            self._drop_private(private)
-            return created
+            return super().publish_file(private, path)
 
     def publish_folder(self, private: str, path: str) -> bool:
         with self._lock:

@@ -25,9 +25,6 @@ class ObjectVolume(ABC):
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool: ...
 
-    @abstractmethod
-    def publish_file(self, private: str, path: str) -> bool: ...
-
     def read(self, path: str) -> bytes:
         data: bytes = self._fs.cat_file(path)
         return data
@@ -57,6 +54,11 @@ class ObjectVolume(ABC):
 
     def private_place(self, path: str) -> str:
         return private_path(path)
+
+    def publish_file(self, private: str, path: str) -> bool:
+        created = self.create(path, self.read(private))
+        self._drop_private(private)
+        return created
 
     def publish_folder(self, private: str, path: str) -> bool:
         pointer = relative(private, parent(path))

@@ -15,7 +15,6 @@ _PORT_OF_TPUS = 12_355
 class Place:
     """One of several processes that were started together."""
 
-    launcher: str
     address: str  # host:port, at which the first of them can listen
     count: int
     index: int
@@ -43,7 +42,6 @@ def _slurm(environment: Mapping[str, str]) -> Place | None:
     first, many = _PORTS_OF_JOBS
     here = environment.get("SLURM_STEP_TASKS_PER_NODE", "1")  # 2(x3),1
     return Place(
-        launcher="Slurm",
         address=f"{_first_node(nodes)}:{first + int(job) % many}",
         count=int(tasks),
         index=int(index),
@@ -65,7 +63,6 @@ def _torchrun(environment: Mapping[str, str]) -> Place | None:
         return None
     host, port, count, index = (environment[name] for name in names)
     return Place(
-        launcher="torchrun's variables",
         address=f"{host}:{int(port) + 1}",  # its own is taken
         count=int(count),
         index=int(index),
@@ -84,7 +81,7 @@ def _tpus(environment: Mapping[str, str]) -> Place | None:
         first = environment["MEGASCALE_COORDINATOR_ADDRESS"].partition(":")[0]
         index += int(environment["MEGASCALE_SLICE_ID"]) * len(hosts)
     count = slices * len(hosts)
-    return Place(launcher="the slice of TPUs", address=f"{first}:{_PORT_OF_TPUS}", count=count, index=index)
+    return Place(address=f"{first}:{_PORT_OF_TPUS}", count=count, index=index)
 
 
 def _local(environment: Mapping[str, str], name: str, *, is_shared: bool) -> int | None:

@@ -7,7 +7,7 @@ import pytest
 
 from ponente.cluster.gang import Alone
 from ponente.config.errors import RefusedError
-from ponente.train import distributed
+from ponente.train import distributed, run
 from ponente.train.distributed import DistributedConfig, joined
 
 TWO = {"coordinator_address": "node0:12355", "num_processes": 2, "process_id": 1}
@@ -49,6 +49,13 @@ def test_one_process_is_alone(config: dict[str, Any]) -> None:
     given.check()
     with joined(given, "run") as gang:
         assert isinstance(gang, Alone)
+
+
+def test_devices_of_processes_that_are_no_part_of_the_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    run._check_processes(Alone())
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    with pytest.raises(RefusedError, match=r"found devices of 4 processes, and 1 that train together"):
+        run._check_processes(Alone())
 
 
 def test_jax_is_told_what_the_config_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ TPUS = {"TPU_WORKER_HOSTNAMES": "t-0,t-1,t-2", "TPU_WORKER_ID": "2"}
 
 def test_processes_of_srun_meet_on_the_first_node() -> None:
     port = 12_000 + 7_000_001 % 4_096
-    assert place_in(SRUN) == Place(launcher="Slurm", address=f"gpu007:{port}", count=7, index=3)
+    assert place_in(SRUN) == Place(address=f"gpu007:{port}", count=7, index=3)
     for nodes, first in {"n1": "n1", "a,b": "a", "n[1,3]": "n1", "x-[08-09]": "x-08"}.items():
         place = place_in(SRUN | {"SLURM_STEP_NODELIST": nodes})
         assert place is not None and place.address == f"{first}:{port}"
@@ -40,15 +40,15 @@ def test_processes_that_share_a_machine_take_a_gpu_each(changes: dict[str, str],
 
 
 def test_torchrun_s_port_is_its_own() -> None:
-    assert place_in(TORCHRUN) == Place(launcher="torchrun's variables", address="10.0.0.7:29501", count=4, index=2)
+    assert place_in(TORCHRUN) == Place(address="10.0.0.7:29501", count=4, index=2)
     place = place_in(TORCHRUN | {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"})
     assert place is not None and place.local_index == 1
 
 
 def test_machines_of_a_slice_meet_on_the_first() -> None:
-    assert place_in(TPUS) == Place(launcher="the slice of TPUs", address="t-0:12355", count=3, index=2)
+    assert place_in(TPUS) == Place(address="t-0:12355", count=3, index=2)
     slices = {"MEGASCALE_NUM_SLICES": "4", "MEGASCALE_SLICE_ID": "2", "MEGASCALE_COORDINATOR_ADDRESS": "s-0:8080"}
-    assert place_in(TPUS | slices) == Place(launcher="the slice of TPUs", address="s-0:12355", count=12, index=8)
+    assert place_in(TPUS | slices) == Place(address="s-0:12355", count=12, index=8)
 
 
 @pytest.mark.parametrize(
