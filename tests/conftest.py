@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from quick import QUICK
 
 DEVICES = "--xla_force_host_platform_device_count=8"
-QUICK = f"{DEVICES} --xla_backend_optimization_level=0"  # small programs: to compile them is most of the time
-os.environ.setdefault("XLA_FLAGS", QUICK)  # before JAX is imported
+FLAGS = f"{DEVICES} {QUICK}"
+os.environ.setdefault("XLA_FLAGS", FLAGS)  # before JAX is imported
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 collect_ignore = [] if "cuda" in os.environ["JAX_PLATFORMS"] else ["gpu"]  # make test-gpu
 
@@ -35,7 +36,7 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     import jax
 
     jax.devices()
-    if os.environ["XLA_FLAGS"] == QUICK:  # commands that tests run are compiled as users have them
+    if os.environ["XLA_FLAGS"] == FLAGS:  # commands that tests run are compiled as users have them
         os.environ["XLA_FLAGS"] = DEVICES
     jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -14,6 +14,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from harness import note, seeds
+from quick import QUICK
 
 from ponente.store.metrics import read_metrics
 
@@ -57,7 +58,7 @@ class Site:
             **os.environ,
             **(launcher or {}),
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {QUICK}",
         }
         command = [sys.executable, "-m", "ponente", "train", "--config_path", str(self.folder / "config.yaml")]
         with (self.folder / f"{run}-{name}.txt").open("ab") as out:

@@ -14,6 +14,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from harness import note, seeds
+from quick import QUICK
 from test_processes import CONFIG, STEPS
 
 from ponente.store.checkpoint import load, read_metadata, whole_checkpoints
@@ -34,7 +35,7 @@ class Site:
 
     def start(self, run: str) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "ponente", "train", "--config_path", str(self.folder / "config.yaml")]
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": QUICK}
         with (self.folder / f"{run}.txt").open("ab") as out:
             flags = ["--trainer.id", run, "--trainer.jax_compilation_cache_dir", str(self.folder / "compiled")]
             return subprocess.Popen([*command, *flags], stdout=out, stderr=out, env=environment)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from guide import GUIDE
+from quick import QUICK
 
 from ponente.train.compiling import lower_step
 from ponente.train.config import load_train_config
@@ -134,7 +135,7 @@ def test_the_guides_files_train_evaluate_and_export_with_a_few_overrides(
 
 
 def _ponente(*arguments: str) -> str:
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": QUICK}
     command = [sys.executable, "-m", "ponente", *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ponente.cluster.resources import CpuOnly, Resources
 from ponente.store.redaction import Redactor
 
 
@@ -51,7 +52,7 @@ class StepContext:
     name: str
     output_path: str
     state_path: str
-    num_cpus: int | None = None
+    resources: Resources | None = None
     publish_progress: Callable[[Progress], None] = _ignore_progress
     record_event: Callable[[str, Mapping[str, Any]], None] = _ignore_event
     redactor: Redactor = field(default_factory=Redactor)
@@ -59,6 +60,11 @@ class StepContext:
     maps: set[str] = field(default_factory=set)  # names of the sharded maps that this attempt has begun
     notes: list[str] = field(default_factory=list)  # what people should know of the result
     first_progress: dict[str, tuple[int, float]] = field(default_factory=dict)  # by unit: what was done, and when
+
+    @property
+    def num_cpus(self) -> int | None:
+        """The cores that the step asked for."""
+        return self.resources.num_cpus if isinstance(self.resources, CpuOnly) else None
 
 
 _current: ContextVar[StepContext | None] = ContextVar("ponente_step", default=None)

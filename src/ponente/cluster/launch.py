@@ -16,11 +16,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import IO, Any, Protocol
 
+from ponente.cluster.resources import Resources
 from ponente.store.redaction import Redactor
 from ponente.store.text_log import open_log
 from ponente.store.volume import volume_of
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 OnExit = Callable[[int], None]
 RESUME_EXIT = 75  # EX_TEMPFAIL: "resume me"
+LOST_EXIT = 69  # EX_UNAVAILABLE: the machine is gone, and the task with it
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"  # of a step's log file
 _TAIL_LINES = 40
 _MAX_LINE_BYTES = 1 << 16
@@ -44,6 +46,9 @@ class Task:
     job: Any
     log_path: str
     env: Mapping[str, str] = field(default_factory=dict)
+    key: str = ""  # one at a time of tasks with the same, wherever they run
+    resources: Resources | None = None
+    path: Sequence[str] = ()  # where its process finds modules, before all that is installed
 
 
 class Running(Protocol):
@@ -59,11 +64,17 @@ class Running(Protocol):
 class Launcher(Protocol):
     """Starts tasks."""
 
+    @property
+    def finds_room(self) -> bool:
+        """Whether it waits itself until a machine has what a task asks for."""
+
     def start(self, task: Task, on_exit: OnExit) -> Running: ...
 
 
 class SubprocessLauncher:
     """Each task in a process of its own: a crash of native code ends the task, not the driver."""
+
+    finds_room = False
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -79,7 +90,8 @@ class SubprocessLauncher:
             start_new_session=True,
         )
         running = _Subprocess(process, log, self._redactor, on_exit)
-        running.begin(json.dumps({"entry": task.entry, "job": task.job, "path": sys.path}).encode())
+        path = [*task.path, *(path for path in sys.path if path not in task.path)]
+        running.begin(json.dumps({"entry": task.entry, "job": task.job, "path": path}).encode())
         return running
 
 
@@ -157,6 +169,8 @@ class DriverLauncher:
 
     Nothing is started and nothing travels, so it is the quickest for small steps, and the only launcher for memory://.
     """
+
+    finds_room = False
 
     def __init__(self, redactor: Redactor, *, concurrency: int = 1) -> None:
         self._redactor = redactor

@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
+from ponente.cluster.address import cluster_address
 from ponente.cluster.context import StepContext, current_step, report_progress
-from ponente.cluster.workers import Counted, Ended, WorkerPool, call_safely
+from ponente.cluster.workers import Counted, Elsewhere, Ended, WorkerPool, call_safely
 from ponente.config.errors import RefusedError
 from ponente.store.formats import decode_record
 from ponente.store.paths import absolute, join, parent, relative
@@ -95,7 +96,8 @@ def map_shards(
         name: the folder below the state path. Inside a step, children read it as `step / name`.
         suffix: of the published names: `00000{suffix}`, `00001{suffix}`, …
         state_path: where finished shards are kept; inside a step the step's own.
-        workers: processes; by default the step's `num_cpus`, else all cores; 0 runs in this process.
+        workers: processes; by default the step's `num_cpus`, else all cores; 0 runs in this process. On a Ray cluster
+            by default as many as it has cores, on all of its machines.
         max_attempts: tries of one shard before it counts as poison.
         max_quarantined: how many poison shards may be set aside; one more is a PoisonShardError.
         timeout_seconds: of one try; the worker is stopped.
@@ -127,17 +129,32 @@ def map_shards(
     call.check()
     ledger = _Ledger(call, context, max_attempts, max_quarantined, weight, on_counts or _ignore_counts)
     ledger.read_finished()
-    if workers is None:
-        workers = (context.num_cpus if context else None) or os.cpu_count() or 1
     if not volume_of(call.folder).is_shared():
         workers = 0
-    ledger.run(min(workers, len(listed)), timeout_seconds)
+    ledger.run(workers, context.num_cpus if context else None, timeout_seconds)
     if context is not None and any(shard.path for shard in ledger.finished.values()):
         context.state_objects.add(name)
     result = ledger.result()
     if context is not None and result.quarantined:
         context.notes.append(f"{len(result.quarantined)} of {len(listed)} {name} set aside")
     return result
+
+
+def _places(workers: int | None, cores: int | None, shards: int) -> tuple[int, Elsewhere | None]:
+    """How many workers there shall be on this machine, and where the others come from.
+
+    On a cluster those here work from the start, so that steps that wait for each other's cores all get on.
+    """
+    address = cluster_address()
+    if address is None:
+        return min(workers or cores or os.cpu_count() or 1, shards), None
+    here = min(workers or shards, cores or 1, shards)
+    rest = min(workers or shards, shards) - here
+    if rest == 0:
+        return here, None
+    from ponente.cluster.ray.shard_workers import RayWorkers
+
+    return here, RayWorkers(address, rest)
 
 
 def _ignore_counts(counts: Mapping[str, int]) -> None:
@@ -300,11 +317,17 @@ class _Ledger:
     def next_key(self) -> int | None:
         return self._waiting.pop() if self._waiting else None
 
-    def run(self, workers: int, timeout_seconds: float | None) -> None:
-        """Works through what is waiting; raises when the budget of poison shards is spent."""
+    def run(self, workers: int | None, cores: int | None, timeout_seconds: float | None) -> None:
+        """Works through what is waiting; raises when the budget of poison shards is spent.
+
+        Args:
+            workers: asked for, here and elsewhere.
+            cores: that the step has on this machine.
+        """
         self._report(force=True)
-        if workers > 0:
-            for ended in WorkerPool(self._call, workers, timeout_seconds).run(self):
+        if workers != 0:
+            here, elsewhere = _places(workers, cores, len(self._waiting))
+            for ended in WorkerPool(self._call, here, timeout_seconds, elsewhere).run(self):
                 self._take(ended)
         else:
             while (index := self.next_key()) is not None:
@@ -326,6 +349,10 @@ class _Ledger:
         if ended.no_space:
             last = error.strip().rpartition("\n")[2]
             raise OSError(errno.ENOSPC, f"{self._call.name}: no space was left on the disk in shard {index} ({last})")
+        if ended.is_lost:
+            logger.warning("%s: shard %d is begun again: %s", self._call.name, index, error)
+            self._waiting.append(index)
+            return
         tries = self._max_attempts if ended.is_users else self._failures.get(index, 0) + 1
         self._failures[index] = tries
         shard = self._call.shards[index]

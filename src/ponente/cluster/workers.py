@@ -1,4 +1,4 @@
-"""A pool of worker processes that survives the death of any of them.
+"""A pool of worker processes, here and on other machines, that survives the death of any of them.
 
 In: calls to make, one at a time to whichever worker is free. Out: how each ended, in the order in which they ended, and
 in between what calls report of themselves. A worker that dies or takes too long fails only its own call and is
@@ -18,11 +18,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from typing import Any, Protocol
 
 from ponente.cluster.launch import LOG_FORMAT, RESUME_EXIT
-from ponente.cluster.nursery import ForkedProcess, Nursery, can_fork
+from ponente.cluster.nursery import Nursery, can_fork
 from ponente.cluster.process import signal_name
 from ponente.config.errors import UserError
 from ponente.store.volume import is_no_space
@@ -40,6 +39,7 @@ class Ended:
     error: str | None = None
     no_space: bool = False
     is_users: bool = False  # the error speaks to the user: trying again would find the same
+    is_lost: bool = False  # with its machine, which is not the call's fault
 
 
 @dataclass(frozen=True)
@@ -57,25 +57,61 @@ class CallSource(Protocol):
         """The next call to make; None while there is none."""
 
 
-class WorkerPool:
-    """Up to `count` processes, each running `call(key)`."""
+class WorkerProcess(Protocol):
+    """What a pool wants of a worker's process."""
 
-    def __init__(self, call: Callable[[int], Any], count: int, timeout_seconds: float | None) -> None:
+    @property
+    def exitcode(self) -> int | None: ...
+
+    def kill(self) -> None: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+
+class Elsewhere(Protocol):
+    """Where workers on other machines come from."""
+
+    @property
+    def wanted(self) -> int:
+        """How many more may be asked for now."""
+
+    def worker(self, call: Callable[[int], Any]) -> "tuple[Connection, WorkerProcess]":
+        """A worker that was asked for; it says READY when there is one, and is gone if there is none."""
+
+    def is_lost(self, process: WorkerProcess) -> bool:
+        """Whether a worker that is gone went with its machine."""
+
+
+READY = "ready"
+
+
+class WorkerPool:
+    """Up to `count` processes here, and those of `elsewhere` as they come, each running `call(key)`."""
+
+    def __init__(
+        self,
+        call: Callable[[int], Any],
+        count: int,
+        timeout_seconds: float | None,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
         self._call = call
         self._count = count
         self._timeout_seconds = timeout_seconds
+        self._elsewhere = elsewhere
         self._workers: list[_Worker] = []
 
     def run(self, source: CallSource) -> Iterator[Ended | Counted | None]:
         """Makes the source's calls until it has none left and all have ended; a None now and then is a tick."""
         try:
             while True:
+                self._ask_elsewhere()
                 self._hand_out(source)
                 busy = [worker for worker in self._workers if worker.key is not None]
                 if not busy:
                     return
-                wait([worker.connection for worker in busy], timeout=0.5)
-                for worker in busy:
+                wait([worker.connection for worker in self._workers if worker.is_heard], timeout=0.5)
+                for worker in [worker for worker in self._workers if worker.is_heard]:
                     while (news := self._look_at(worker)) is not None:
                         yield news
                         if isinstance(news, Ended):
@@ -85,14 +121,18 @@ class WorkerPool:
             for worker in self._workers:
                 worker.kill()
 
+    def _ask_elsewhere(self) -> None:
+        while self._elsewhere is not None and self._elsewhere.wanted > 0:
+            self._workers.append(_Worker(*self._elsewhere.worker(self._call), is_ready=False))
+
     def _hand_out(self, source: CallSource) -> None:
-        idle = [worker for worker in self._workers if worker.key is None]
-        while idle or len(self._workers) < self._count:
+        idle = [worker for worker in self._workers if worker.is_ready and worker.key is None]
+        while idle or sum(not worker.is_elsewhere for worker in self._workers) < self._count:
             key = source.next_key()
             if key is None:
                 return
             if not idle:
-                worker = _Worker(_nursery.get())
+                worker = _Worker(*_worker_here())
                 worker.learn(self._call)
                 self._workers.append(worker)
                 idle.append(worker)
@@ -103,7 +143,8 @@ class WorkerPool:
             news = worker.news()
         except EOFError:
             self._workers.remove(worker)
-            return worker.died()
+            is_lost = self._elsewhere is not None and self._elsewhere.is_lost(worker.process)
+            return worker.died(is_lost=is_lost)
         overdue = self._timeout_seconds is not None and time.monotonic() - worker.since > self._timeout_seconds
         if overdue and not isinstance(news, Ended):
             worker.kill()
@@ -134,11 +175,17 @@ def nursery_of(module: str) -> Iterator[Nursery | None]:
 class _Worker:
     """One process and the call it is busy with."""
 
-    def __init__(self, nursery: Nursery | None) -> None:
-        forked = nursery.worker() if nursery is not None else None
-        self.connection, self._process = forked or _spawned()
+    def __init__(self, connection: Connection, process: WorkerProcess, *, is_ready: bool = True) -> None:
+        self.connection, self.process = connection, process
+        self.is_elsewhere = not is_ready
+        self.is_ready = is_ready
         self.key: int | None = None
         self.since = 0.0
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether it may have something to say."""
+        return self.is_elsewhere or self.key is not None
 
     def learn(self, call: Callable[[int], Any]) -> None:
         """Tells it what to call; what cannot be sent is an error here."""
@@ -155,31 +202,43 @@ class _Worker:
         if not self.connection.poll():
             return None
         try:
-            news: Ended | Counted = self.connection.recv()
+            news: Ended | Counted | str = self.connection.recv()
         except OSError:  # reset, or ended in the middle of a message
             raise EOFError from None
+        if isinstance(news, str):
+            self.is_ready = True
+            return None
         if isinstance(news, Ended):
             self.key = None
         return news
 
-    def died(self) -> Ended:
-        self._process.join(timeout=10)
-        code = self._process.exitcode
+    def died(self, *, is_lost: bool) -> Ended | None:
+        """How its call ended, if it had one."""
+        self.process.join(timeout=10)
+        code = self.process.exitcode
         how = signal_name(-code) if code is not None and code < 0 else f"exit code {code}"
         self.connection.close()
-        assert self.key is not None
-        return Ended(self.key, error=f"its worker process died ({how})")
+        if self.key is None:
+            return None
+        error = "its worker was lost with its machine" if is_lost else f"its worker process died ({how})"
+        return Ended(self.key, error=error, is_lost=is_lost)
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.join(timeout=10)
+        self.process.kill()
+        self.process.join(timeout=10)
         self.connection.close()
 
 
 _nursery: ContextVar[Nursery | None] = ContextVar("ponente_nursery", default=None)
 
 
-def _spawned() -> tuple[Connection, ForkedProcess | SpawnProcess]:
+def _worker_here() -> tuple[Connection, WorkerProcess]:
+    nursery = _nursery.get()
+    forked = nursery.worker() if nursery is not None else None
+    return forked or _spawned()
+
+
+def _spawned() -> tuple[Connection, WorkerProcess]:
     """A process of our own, that shares nothing."""
     ours, theirs = _CONTEXT.Pipe()
     process = _CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)

@@ -55,7 +55,7 @@ class Job(msgspec.Struct, frozen=True):
     forced: bool = False
     fresh: bool = False
     override_output: str | None = None
-    num_cpus: int | None = None
+    resources: Any = None
     defaults: str = "{}"
     secrets: list[str] = []
 
@@ -118,7 +118,7 @@ class _Attempt:
             name=self._job.name,
             output_path=self._output,
             state_path=self._state,
-            num_cpus=self._job.num_cpus,
+            resources=unpack(self._job.resources, self._own_place),
             redactor=self._redactor,
             publish_progress=self._publish_progress,
             record_event=self._note,

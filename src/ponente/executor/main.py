@@ -39,6 +39,8 @@ from ponente.store.volume import is_no_space, volume_of
 
 logger = logging.getLogger(__name__)
 
+_MOST_ON_A_CLUSTER = 500  # steps at the same time: each is a thread here
+
 
 def executor_main(
     steps: Sequence[ExecutorStep] | ExecutorStep, description: str | None = None, *, argv: Sequence[str] | None = None
@@ -155,8 +157,8 @@ def run_steps(steps: Sequence[ExecutorStep], options: ExecutorOptions, *, descri
         if plan.of(State.RUN):
             logger.info("run %s: %s", run, plan_totals(plan))
         record_run(plan, run, redactor, git, description)
-    driver = Driver(plan, _launcher(launcher_name, redactor, concurrent), redactor, run=run, max_concurrent=concurrent)
-    outcome = driver.run()
+    with _launcher(options, redactor, concurrent) as launcher:
+        outcome = Driver(plan, launcher, redactor, run=run, max_concurrent=concurrent).run()
     states = {fate.value: [step.name for step in outcome.of(fate)] for fate in Fate}
     try:
         Runs(prefix).write_result(run, RunResult(time=time.time(), exit_code=outcome.exit_code, states=states))
@@ -196,7 +198,8 @@ def _check_cost(plan: Plan, options: ExecutorOptions) -> None:
 
 
 def _concurrency(plan: Plan, options: ExecutorOptions) -> int:
-    concurrent = options.max_concurrent or (1 if options.launcher == "driver" else os.cpu_count() or 1)
+    several = _MOST_ON_A_CLUSTER if options.cluster else os.cpu_count() or 1
+    concurrent = options.max_concurrent or (1 if options.launcher == "driver" else several)
     with_env = [step.name for step in plan.of(State.RUN) if step.node.step.env]
     if options.launcher == "driver" and concurrent > 1 and with_env:
         raise RefusedError(
@@ -206,10 +209,18 @@ def _concurrency(plan: Plan, options: ExecutorOptions) -> int:
     return concurrent
 
 
-def _launcher(name: str, redactor: Redactor, concurrent: int) -> Launcher:
-    if name == "driver":
-        return DriverLauncher(redactor, concurrency=concurrent)
-    return SubprocessLauncher(redactor)
+@contextlib.contextmanager
+def _launcher(options: ExecutorOptions, redactor: Redactor, concurrent: int) -> Iterator[Launcher]:
+    if options.launcher == "driver":
+        yield DriverLauncher(redactor, concurrency=concurrent)
+    elif options.cluster is None:
+        yield SubprocessLauncher(redactor)
+    else:
+        from ponente.cluster.ray.connection import connected
+        from ponente.cluster.ray.launcher import RayLauncher
+
+        with connected(options.cluster):
+            yield RayLauncher(redactor)
 
 
 def show_logs() -> None:

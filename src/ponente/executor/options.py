@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ponente.cluster.address import cluster_address
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorOptions:
@@ -22,6 +24,7 @@ class ExecutorOptions:
     max_cost: float | None = None
     rates: str | None = None
     launcher: str = "subprocess"
+    cluster: str | None = None
 
 
 def parse_options(argv: Sequence[str] | None, description: str | None = None) -> ExecutorOptions:
@@ -72,6 +75,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=["subprocess", "driver"],
         default="subprocess",
         help="each step in its own process (default), or in this one",
+    )
+    add(
+        "--cluster",
+        metavar="ADDRESS",
+        default=cluster_address(),
+        help="run steps on a Ray cluster: HOST:6379, auto, or local to try it here (else PONENTE_CLUSTER)",
     )
 
 

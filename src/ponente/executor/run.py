@@ -14,7 +14,7 @@ import time
 
 import msgspec
 
-from ponente.cluster.launch import RESUME_EXIT, Launcher, Task, stop_all
+from ponente.cluster.launch import LOST_EXIT, RESUME_EXIT, Launcher, Task, stop_all
 from ponente.cluster.process import StoppedError, is_gone, signal_name
 from ponente.cluster.resources import CpuOnly
 from ponente.executor.attempt import CLAIMED_EXIT, ENTRY, NO_SPACE_EXIT, Job, code_of
@@ -108,6 +108,8 @@ class Driver:
     def _has_room(self, step: StepRun) -> bool:
         """Whether the machine has what the step asks for; a step that asks for more than there is runs alone."""
         asked = step.planned.node.step.resources
+        if self._launcher.finds_room:
+            return True
         held = [other.planned.node.step.resources for other in self._active]
         if asked is None or not held:
             return True
@@ -160,7 +162,7 @@ class Driver:
             forced=step.planned.forced and step.attempts == 1,
             fresh=step.planned.fresh and step.attempts == 1,
             override_output=absolute(override, self._plan.prefix) if override is not None else None,
-            num_cpus=node.step.resources.num_cpus if isinstance(node.step.resources, CpuOnly) else None,
+            resources=pack(node.step.resources, lambda handle: self._plan.step_of(handle).resolve(handle)),
             defaults=node.defaults,
             secrets=self._redactor.secrets,
         )
@@ -171,6 +173,8 @@ class Driver:
             job=msgspec.to_builtins(job),
             log_path=step.log_path,
             env=node.step.env,
+            key=f"{step.planned.folder.path} {view.number}",
+            resources=node.step.resources,
         )
         step.began = time.monotonic()
         self._active.add(step)
@@ -237,7 +241,9 @@ class Driver:
 
     def _was_ours(self, view: LogView) -> bool:
         """Whether the log ends with a claim of this run whose process is gone; other runs' claims are theirs."""
-        return isinstance(view.entry, Claim) and view.entry.run == self._run and is_gone(view.entry.holder)
+        if not isinstance(view.entry, Claim) or view.entry.run != self._run:
+            return False
+        return is_gone(view.entry.holder) or self._launcher.finds_room  # another machine's processes are not seen here
 
     def _release_for(self, step: StepRun, view: LogView, code: int, tail: str) -> LogView:
         """Writes the release that a dead holder could not write."""
@@ -350,12 +356,14 @@ def _spent(planned: PlannedStep, view: LogView, run: str) -> tuple[int, int]:
 
 
 def _is_preemption(code: int) -> bool:
-    return code == RESUME_EXIT or -code in _PREEMPTING_SIGNALS
+    return code in (RESUME_EXIT, LOST_EXIT) or -code in _PREEMPTING_SIGNALS
 
 
 def _how(code: int) -> str:
     if code == -signal.SIGKILL:
         return "was ended by SIGKILL (by the kernel, if memory ran out)"
+    if code == LOST_EXIT:
+        return "was lost with its machine"
     return f"was ended by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
 
 

@@ -12,6 +12,7 @@ from ponente.cluster.context import current_step
 from ponente.evaluate.command import EvalConfig, evaluate_model
 from ponente.evaluate.perplexity import evaluation_of
 from ponente.executor import Summary, this_output_path, this_state_path
+from ponente.experiment.hosts import train_on_hosts
 from ponente.generate.command import sample
 from ponente.generate.sampling import SamplingConfig
 from ponente.store.paths import join
@@ -51,7 +52,11 @@ def train_step(config: TrainStepConfig) -> Summary:
     checkpointer = replace(trainer.checkpointer, base_path=join(config.state_path, CHECKPOINTS))
     trainer = replace(trainer, id=_RUN, log_dir=join(config.state_path, LOGS), checkpointer=checkpointer)
     data = _with_caches(config.train.data, config.caches)
-    result = train(replace(config.train, trainer=trainer, data=data), make_evaluate=evaluation_of)
+    whole = replace(config.train, trainer=trainer, data=data)
+    if step.resources is not None and step.resources.host_count > 1:
+        result = train_on_hosts(whole, step.resources, step, config.state_path)
+    else:
+        result = train_lm(whole)
     export_saved(result.checkpoint, join(config.output_path, HF))
     _write(join(config.output_path, METRICS), result.metrics)
     step.state_objects.update({CHECKPOINTS, LOGS})

@@ -11,6 +11,7 @@ from functools import lru_cache
 from urllib.parse import quote
 
 MASK = "***"
+SECRETS_VARIABLE = "PONENTE_SECRETS"  # names of other variables whose values are to be in no record
 
 _SECRET_NAME = re.compile(
     r"(^|_)(api_?key|secret|secret_?key|access_?key(_?id)?|private_?key|account_?key|signing_?key|password|passwd|"
@@ -115,6 +116,8 @@ class Redactor:
         """A redactor that knows the secrets among these variables and arguments."""
         redactor = cls()
         redactor.learn_mapping(environ)
+        named = environ.get(SECRETS_VARIABLE, "").split(",")
+        redactor.learn(environ[name] for name in named if name in environ)
         redactor.learn(_secret_arguments(argv))
         return redactor
 

@@ -60,7 +60,10 @@ def test_a_manifest_says_who_when_and_what(run: Runner, prefix: str, monkeypatch
     assert [step.identity for step in manifest.steps] == [node.identity for node in graph.nodes]
     assert manifest.steps[1].parents == [graph.nodes[0].identity]
     assert [step.state for step in manifest.steps] == ["run"] * 4 and manifest.steps[0].why == "new"
-    assert (manifest.steps[3].description, manifest.steps[3].resources) == ("why", "CpuOnly(num_cpus=2, memory=None)")
+    assert (manifest.steps[3].description, manifest.steps[3].resources) == (
+        "why",
+        "CpuOnly(num_cpus=2, memory=None, host_count=1)",
+    )
 
 
 def test_how_a_run_ended_is_stored_beside_its_manifest(run: Runner, prefix: str) -> None:

@@ -1,0 +1,87 @@
+"""The connection of a process to a Ray cluster, and what it hands on to the processes that it starts there."""
+
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+
+from ponente.cluster.address import CLUSTER_VARIABLE, RUNTIME_VARIABLE
+from ponente.config.errors import RefusedError
+
+LOCAL = "local"
+_NAMESPACE = "ponente"
+_HANDED_ON = ("PONENTE_", "AWS_", "GOOGLE_", "HF_", "HUGGING_FACE_", "WANDB_")  # not JAX_: machines differ
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Joins the cluster at `address` (as `ray.init` takes it: `auto`, HOST:PORT); `local` starts one for the block."""
+    if ray.is_initialized():
+        yield
+        return
+    connect(address)
+    before = os.environ.get(CLUSTER_VARIABLE)
+    os.environ[CLUSTER_VARIABLE] = ray.get_runtime_context().gcs_address
+    try:
+        yield
+    finally:
+        os.environ.pop(CLUSTER_VARIABLE)
+        if before is not None:
+            os.environ[CLUSTER_VARIABLE] = before
+        ray.shutdown()
+
+
+def connect(address: str) -> None:
+    """Joins a cluster until this process ends."""
+    if ray.is_initialized():
+        return
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    given = os.environ.get(RUNTIME_VARIABLE)
+    environment = json.loads(given) if given else None
+    options: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
+    try:
+        ray.init(
+            address=address,
+            namespace=_NAMESPACE,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+            runtime_env=environment,
+            **options,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise RefusedError(
+            f"found no Ray cluster at {address!r} ({str(error).strip().partition(chr(10))[0]}); needed the address of "
+            "one that runs: HOST:6379, auto on one of its machines, or local to start one here"
+        ) from error
+
+
+def handed_on() -> dict[str, str]:
+    """The variables of this process that those on other machines need as well: places, credentials, settings."""
+    own = (CLUSTER_VARIABLE, RUNTIME_VARIABLE)
+    return {name: value for name, value in os.environ.items() if name.startswith(_HANDED_ON) and name not in own}
+
+
+def own_paths() -> list[str]:
+    """Where this process finds modules that are not installed: the script's folder, the project's sources."""
+    roots = tuple(os.path.realpath(root) + os.sep for root in {sys.prefix, sys.base_prefix})
+    return [path for path in sys.path if path and not (os.path.realpath(path) + os.sep).startswith(roots)]
+
+
+def membership() -> dict[str, str]:
+    """What a process that a Ray worker starts needs in its environment to join the same cluster."""
+    context = ray.get_runtime_context()
+    environment = {name: value for name, value in dict(context.runtime_env).items() if name != "_ray_commit"}
+    return {CLUSTER_VARIABLE: context.gcs_address, RUNTIME_VARIABLE: json.dumps(environment)}
+
+
+def nodes() -> list[dict[str, Any]]:
+    """The machines of the cluster, those that are gone included."""
+    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return found

@@ -1,0 +1,220 @@
+"""One task in several processes at once, one on each host: all of them run, or none.
+
+In: what each process is to do, given its number and the address of the first. Out: the end of all. When one is lost or
+fails, the others are ended and all begin again, from what the task has saved: often after preemptions, seldom after
+errors. Hosts come as one placement group; those of a TPU slice are of the same slice.
+"""
+
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from ponente.cluster.address import cluster_address
+from ponente.cluster.launch import LOST_EXIT, RESUME_EXIT, Task
+from ponente.cluster.ray.connection import connect, handed_on, nodes, own_paths
+from ponente.cluster.ray.host import TaskHost
+from ponente.cluster.ray.resources import host_options
+from ponente.cluster.resources import Resources, TpuPodConfig
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.5
+_GRACE_SECONDS = 120.0  # for a checkpoint after SIGTERM
+_PATIENCE_SECONDS = 60.0
+
+Member = Callable[[int, int, str], Task]  # (number, count, address of the first) -> what it does
+
+
+class GangError(RuntimeError):
+    """A process of the gang failed for good."""
+
+
+@dataclass(frozen=True)
+class GangRetries:
+    """How often all may begin again."""
+
+    errors: int = 2
+    preemptions: int = 100
+
+
+_RETRIES = GangRetries()
+
+
+def run_gang(member: Member, resources: Resources, secrets: list[str], retries: GangRetries = _RETRIES) -> None:
+    """Runs a task on all hosts that `resources` asks for, to its end.
+
+    Raises:
+        GangError: it failed more often than it may.
+    """
+    address = cluster_address()
+    assert address is not None, "a gang needs a cluster"
+    connect(address)
+    errors = preemptions = 0
+    while True:
+        with _hosts(resources) as hosts:
+            codes = _run_once(hosts, member, secrets)
+            failed = next((number for number, code in enumerate(codes) if code), None)
+            if failed is None:
+                return
+            tail = _tail(hosts[failed])
+        if all(code in (0, RESUME_EXIT, LOST_EXIT) or code < 0 for code in codes):
+            preemptions += 1
+        else:
+            errors += 1
+        told = ", ".join(f"process {index}: {_how(code)}" for index, code in enumerate(codes))
+        if errors > retries.errors or preemptions > retries.preemptions:
+            raise GangError(f"{told}; what process {failed} said last:\n{tail}")
+        logger.warning("%s; all begin again", told)
+        time.sleep(min(10.0, 0.1 * 2 ** min(errors + preemptions, 10)))
+
+
+def _how(code: int) -> str:
+    if code == LOST_EXIT:
+        return "lost with its machine"
+    return "done" if code == 0 else f"ended by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+@contextlib.contextmanager
+def _hosts(resources: Resources) -> Iterator[list[Any]]:
+    """An actor on each host, when all hosts are there."""
+    with _groups(resources) as places:
+        actors = []
+        host: Any = ray.remote(TaskHost)
+        for group, bundle in places:
+            strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
+            options = host_options(resources)
+            actors.append(host.options(scheduling_strategy=strategy, max_concurrency=4, **options).remote())
+        try:
+            yield actors
+        finally:
+            for actor in actors:
+                with contextlib.suppress(RayError):
+                    ray.kill(actor)
+
+
+@contextlib.contextmanager
+def _groups(resources: Resources) -> Iterator[list[tuple[PlacementGroup, int]]]:
+    """Where each process goes: a placement group and the number in it; all of them at once."""
+    if isinstance(resources, TpuPodConfig):
+        with _slices(resources) as places:
+            yield places
+        return
+    group = placement_group([_bundle(host_options(resources))] * resources.host_count, strategy="STRICT_SPREAD")
+    try:
+        _await(group, f"{resources.host_count} hosts with {host_options(resources)} each")
+        yield [(group, index) for index in range(resources.host_count)]
+    finally:
+        remove_placement_group(group)
+
+
+def _bundle(options: dict[str, Any]) -> dict[str, float]:
+    named = {"CPU": options.get("num_cpus", 0), "GPU": options.get("num_gpus", 0), "memory": options.get("memory", 0)}
+    kind = options.get("accelerator_type")
+    extra = {f"accelerator_type:{kind}": 0.001} if kind else {}
+    return {name: value for name, value in (named | options.get("resources", {}) | extra).items() if value}
+
+
+@contextlib.contextmanager
+def _slices(resources: TpuPodConfig) -> Iterator[list[tuple[PlacementGroup, int]]]:
+    """All hosts of each slice: its first one is reserved by the resource that Ray gives it, which names the slice."""
+    heads: list[PlacementGroup] = []
+    groups: list[PlacementGroup] = []
+    places: list[tuple[PlacementGroup, int]] = []
+    try:
+        for _ in range(resources.slice_count):
+            head = placement_group([{resources.head: 1}])
+            heads.append(head)
+            _await(head, f"a slice {resources.tpu_type}")
+            name = _slice_name(head, resources.head)
+            bundles = [{"TPU": float(resources.chips_per_host), name: 1.0}] * resources.hosts_per_slice
+            group = placement_group(bundles, strategy="STRICT_SPREAD")
+            groups.append(group)
+            _await(group, f"{resources.hosts_per_slice} hosts of slice {name}")
+            places += [(group, index) for index in range(resources.hosts_per_slice)]
+        yield places
+    finally:
+        for group in (*groups, *heads):
+            remove_placement_group(group)
+
+
+def _slice_name(head: PlacementGroup, resource: str) -> str:
+    """The resource that all hosts of the slice have: their labels name the slice."""
+    table = ray.util.placement_group_table(head)
+    node = next(iter(table["bundles_to_node_id"].values()))
+    [found] = [one for one in nodes() if one["NodeID"] == node]
+    name = found.get("Labels", {}).get("ray.io/tpu-slice-name")
+    if name and name in found["Resources"]:
+        return str(name)
+    raise GangError(
+        f"found {resource} on a machine whose slice has no name (labels {found.get('Labels')}); "
+        "needed Ray's own label ray.io/tpu-slice-name and a resource of that name"
+    )
+
+
+def _await(group: PlacementGroup, what: str) -> None:
+    while not group.wait(_PATIENCE_SECONDS):
+        logger.warning("the cluster does not have %s to spare yet; still waiting", what)
+
+
+def _run_once(hosts: list[Any], member: Member, secrets: list[str]) -> list[int]:
+    """Runs all processes until all have ended; the first that fails ends the others."""
+    codes: dict[int, int] = {}
+    try:
+        address = ray.get(hosts[0].free_address.remote())
+        for number, host in enumerate(hosts):
+            task = member(number, len(hosts), address)
+            task = replace(task, env={**handed_on(), **task.env}, path=own_paths())
+            ray.get(host.start.remote(task, secrets))
+    except RayActorError:
+        return [LOST_EXIT] * len(hosts)
+    try:
+        _collect(hosts, codes, lambda: len(codes) < len(hosts) and not any(codes.values()))
+    finally:  # after a failure, and where this process is asked to end
+        if len(codes) < len(hosts):
+            _stop(hosts, codes)
+    return [codes.get(number, -signal.SIGKILL) for number in range(len(hosts))]
+
+
+def _collect(hosts: list[Any], codes: dict[int, int], go_on: Callable[[], bool]) -> None:
+    while go_on():
+        for number, host in enumerate(hosts):
+            if number not in codes:
+                with contextlib.suppress(ActorUnavailableError):
+                    _look(number, host, codes)
+
+
+def _look(number: int, host: Any, codes: dict[int, int]) -> None:
+    try:
+        code = ray.get(host.wait.remote(_LOOK_SECONDS))
+    except ActorUnavailableError:
+        raise
+    except RayActorError:
+        code = LOST_EXIT
+    if code is not None:
+        codes[number] = code
+
+
+def _stop(hosts: list[Any], codes: dict[int, int]) -> None:
+    """Asks what still runs to save and end."""
+    for number, host in enumerate(hosts):
+        if number not in codes:
+            with contextlib.suppress(RayError):
+                host.stop.remote(signal.SIGTERM)
+    until = time.monotonic() + _GRACE_SECONDS
+    _collect(hosts, codes, lambda: len(codes) < len(hosts) and time.monotonic() < until)
+
+
+def _tail(host: Any) -> str:
+    try:
+        return str(ray.get(host.tail.remote(), timeout=10))
+    except RayError as error:
+        return str(error)

@@ -1,0 +1,108 @@
+"""Steps on a Ray cluster: each in a process of its own, on a machine that has what it asks for.
+
+What runs a step belongs to nobody: when the driver dies it goes on, and commits. The next driver finds its claim in the
+step's log and waits for it, as it would for any other process.
+"""
+
+import contextlib
+import hashlib
+import logging
+import threading
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError, RuntimeEnvSetupError
+
+from ponente.cluster.launch import LOST_EXIT, OnExit, Running, Task
+from ponente.cluster.ray.connection import handed_on, own_paths
+from ponente.cluster.ray.host import TaskHost
+from ponente.cluster.ray.resources import task_options
+from ponente.store.redaction import Redactor
+
+logger = logging.getLogger(__name__)
+
+_ASK_SECONDS = 20.0  # how long one question for a task's end stands
+_PATIENCE_SECONDS = 60.0  # until a user hears that a task waits for a machine
+
+
+class RayLauncher:
+    """Starts tasks on the cluster that this process has joined."""
+
+    finds_room = True
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._host: Any = ray.remote(TaskHost)
+
+    def start(self, task: Task, on_exit: OnExit) -> Running:
+        name = hashlib.sha256(task.key.encode()).hexdigest()[:32]
+        _end_forgotten(name)
+        options = task_options(task.resources)
+        whole = replace(task, env={**handed_on(), **task.env}, path=own_paths(), resources=None)
+        actor = self._host.options(
+            name=name,
+            lifetime="detached",
+            max_concurrency=4,
+            **options,
+        ).remote(whole, self._redactor.secrets)
+        running = _OnRay(task.name, actor, on_exit, options)
+        running.follow()
+        return running
+
+
+def _end_forgotten(name: str) -> None:
+    """Ends the actor that a driver before this one asked for, which has not begun: nobody would hear of it."""
+    with contextlib.suppress(ValueError, RayActorError):  # there is none, as a rule
+        ray.kill(ray.get_actor(name))
+
+
+class _OnRay:
+    """A task somewhere in the cluster; a thread awaits its end."""
+
+    def __init__(self, name: str, actor: Any, on_exit: OnExit, asked: dict[str, Any]) -> None:
+        self._name = name
+        self._actor = actor
+        self._on_exit = on_exit
+        self._asked = asked
+        self._tail = ""
+
+    def follow(self) -> None:
+        threading.Thread(target=self._follow, name=f"ray-{self._name}", daemon=True).start()
+
+    def _follow(self) -> None:
+        code = self._end()
+        with contextlib.suppress(RayError):
+            ray.kill(self._actor)
+        self._on_exit(code)
+
+    def _end(self) -> int:
+        while True:
+            try:
+                code = self._ask()
+                if code is not None:
+                    self._tail = ray.get(self._actor.tail.remote())
+                    return code
+            except ActorUnavailableError:  # for the moment, says Ray
+                continue
+            except RuntimeEnvSetupError as error:
+                self._tail = f"its environment could not be made: {error}"
+                return 1
+            except ActorDiedError as error:
+                self._tail = str(error)
+                return LOST_EXIT
+
+    def _ask(self) -> int | None:
+        asked = self._actor.wait.remote(_ASK_SECONDS)
+        ready, _ = ray.wait([asked], timeout=_PATIENCE_SECONDS)
+        if not ready:
+            logger.warning("%s: no machine has %s to spare yet; still waiting", self._name, self._asked)
+        code: int | None = ray.get(asked)
+        return code
+
+    def stop(self, signal_number: int) -> None:
+        with contextlib.suppress(RayError):
+            self._actor.stop.remote(signal_number)
+
+    def tail(self) -> str:
+        return self._tail

@@ -1,0 +1,3 @@
+"""How small programs are compiled where only what they compute matters: to compile them is most of the time."""
+
+QUICK = "--xla_backend_optimization_level=0"
