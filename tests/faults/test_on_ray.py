@@ -1,6 +1,7 @@
 """A Ray cluster of two nodes: the same outputs as a local run, whatever is killed, and wherever it was."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -8,10 +9,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import hosts
 import lanes
 import pytest
 from harness import Ended, Reference, Site, note, seeds, wait_until
+from quick import QUICK
 
+from ponente.store.metrics import read_metrics
+
+DEVICES = "--xla_force_host_platform_device_count=2"
 RAY = {"PONENTE_HEARTBEAT_SECONDS": "0.5", "RAY_AUTH_MODE": "disabled"}
 
 
@@ -26,6 +32,12 @@ class TwoNodes:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
+                env={
+                    **os.environ,
+                    "JAX_PLATFORMS": "cpu",
+                    "XLA_FLAGS": f"{DEVICES} {QUICK}",
+                    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # `python` of jobs
+                },
             )
         told = self._line()
         assert told.startswith("{"), log.read_text()
@@ -114,3 +126,107 @@ def test_a_driver_that_dies_leaves_its_steps_running_and_the_next_one_waits_for_
     note("driver of a Ray cluster killed", phase="in maps and steps")
     expect_done(site, site.run("--cluster", nodes.address, **RAY), alone)
     assert set(site.traces("shard-*").values()) == {1}  # what ran went on
+
+
+class Training:
+    """A site of the graph that trains over two hosts."""
+
+    def __init__(self, root: Path) -> None:
+        self.site = Site(Path(hosts.__file__), root)
+
+    @property
+    def state(self) -> Path:
+        return Path(self.site.folder(hosts.model).path) / "state"
+
+    @property
+    def losses(self) -> list[float]:
+        rows = read_metrics(str(self.state / "logs" / "model"))
+        return [row.metrics["train/loss"] for row in rows if "train/loss" in row.metrics]
+
+    @property
+    def weights(self) -> bytes:
+        published = self.site.published(hosts.model)
+        assert published is not None
+        return published["hf/model.safetensors"]
+
+    def logs(self) -> str:
+        return "".join(path.read_text() for path in sorted(self.state.glob("logs/process-*.txt")))
+
+
+@pytest.fixture(scope="module")
+def trained(nodes: TwoNodes, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    """A training over two hosts that nobody disturbed."""
+    nodes.do("restore")
+    whole = Training(tmp_path_factory.mktemp("trained") / "site")
+    ended = whole.site.run("--cluster", nodes.address, **RAY)
+    assert ended.code == 0, f"{ended}\n{whole.logs()}"
+    assert len(whole.losses) == hosts.STEPS
+    return whole
+
+
+@pytest.mark.parametrize("seed", seeds(1, soak=5))
+def test_a_training_over_two_hosts_of_which_one_dies_ends_bit_for_bit_like_another(
+    seed: int, nodes: TwoNodes, trained: Training, root: Path
+) -> None:
+    killed = Training(root / "site")
+    program = killed.site.start("--cluster", nodes.address, **RAY)
+    after = 5 * random.Random(seed).randint(1, 6)
+    wait_until((killed.state / "checkpoints" / "model" / f"step-{after}").exists, "a checkpoint was saved")
+    nodes.do("kill")
+    note("host of a training killed", phase=f"after step {after}")
+    nodes.do("restore")
+    ended = program.wait()
+    assert ended.code == 0, f"{ended}\n{killed.logs()}"
+    assert killed.losses == trained.losses
+    assert killed.weights == trained.weights
+    killed.site.kill_everything()
+
+
+def ponente(*arguments: str, code: int = 0) -> str:
+    command = [sys.executable, "-m", "ponente", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **RAY})
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_tree_is_shipped_its_log_followed_and_its_exit_code_returned(nodes: TwoNodes, tmp_path: Path) -> None:
+    nodes.do("restore")
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "helper.py").write_text("WORD = 'shipped'\n")
+    (tree / "x.py").write_text(
+        "import helper, os, sys\nfrom dataclasses import dataclass\n"
+        "from ponente.executor import ExecutorStep, executor_main, this_output_path\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass C:\n    token: str = os.environ['MY_TOKEN']\n"
+        "    output_path: str = this_output_path('word.txt')\n"
+        "def write(config: C) -> None:\n    print('in the step', config.token)\n"
+        "    open(config.output_path, 'w').write(helper.WORD)\n"
+        "if __name__ == '__main__':\n    executor_main([ExecutorStep(name='word', fn=write, config=C())])\n"
+        "    sys.exit(7)\n"
+    )
+    prefix, server = tmp_path / "prefix", ("--address", nodes.job_server)
+    variables = ("-e", "PONENTE_PREFIX", str(prefix), "--env_vars", "MY_TOKEN", "quite-a-secret")
+    told = ponente(
+        *("cluster", "submit", *server, *variables, "--working_dir", str(tree)), *("--", "python", "x.py"), code=7
+    )
+    assert "[1/1] done   word" in told
+    [output] = prefix.glob("word-*/output-1/word.txt")
+    assert output.read_text() == "shipped"
+    stored = b"".join(path.read_bytes() for path in prefix.rglob("*") if path.is_file())
+    assert b"quite-a-secret" not in stored and b"in the step ***" in stored
+    [listed] = [line for line in ponente("cluster", "list", *server).splitlines() if "x.py" in line]
+    assert "FAILED" in listed
+    assert "[1/1] done   word" in ponente("cluster", "logs", *server, listed.split()[0])
+    assert "has ended" in ponente("cluster", "stop", *server, listed.split()[0])
+    sleeping = ponente("cluster", "submit", *server, "--no_wait", "--", "sleep", "600").strip()
+    assert sleeping in ponente("cluster", "list", *server)
+    wait_until(lambda: "RUNNING" in ponente("cluster", "list", *server), "the job began")
+    assert "asked" in ponente("cluster", "stop", *server, sleeping)
+    assert "found no job 'none'" in _refused("cluster", "logs", *server, "none")
+
+
+def _refused(*arguments: str) -> str:
+    command = [sys.executable, "-m", "ponente", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **RAY})
+    assert done.returncode == 2, done.stdout + done.stderr
+    return done.stderr

@@ -74,7 +74,10 @@ def test_the_old_flags_are_understood(files: Path, tiny_tokenizer: str) -> None:
     ended = ponente(files, "--config_path", "c.yaml", "--start_workers", "false", "--auto_start_cluster", "false")
     assert ended.stderr.count("nothing to start") == 2
     for flag in ("--address", "--cluster"):
-        assert "not yet" in ponente(files, "--config_path", "c.yaml", flag, "ray://head:10001", code=2).stderr
+        refused = ponente(files, "--config_path", "c.yaml", flag, "ray://head:10001", code=2).stderr
+        assert "ponente cluster submit" in refused
+    gone = ponente(files, "--config_path", "c.yaml", "--cluster", "127.0.0.1:9", code=2).stderr
+    assert "found no Ray cluster at '127.0.0.1:9'" in gone
 
 
 def test_another_tokenizer_is_refused_and_the_two_ways_out_are_said(files: Path, tiny_tokenizer: str) -> None:

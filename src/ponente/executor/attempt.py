@@ -6,6 +6,7 @@ step's function also heartbeats and commits, so what the driver believes never m
 
 import hashlib
 import itertools
+import json
 import logging
 import time
 import traceback
@@ -158,7 +159,7 @@ class _Attempt:
             counts=counts,
             objects=objects,
             summary=summary,
-            defaults=self._job.defaults,
+            defaults=_without_secrets(self._job.defaults, self._redactor),
             notes=[self._redactor.text(note) for note in context.notes],
         )
         self._tenure.end(commit)
@@ -240,6 +241,13 @@ class _Attempt:
             self._folder.write_progress(msgspec.structs.replace(progress, unit=unit, note=note))
         except OSError as error:  # what people see of a step must not end it
             logger.warning("progress of %s not shown: %s", self._job.name, error)
+
+
+def _without_secrets(defaults: str, redactor: Redactor) -> str:
+    """The defaults that the result rests on, as they may be stored."""
+    given: dict[str, str] = json.loads(defaults)
+    clean = {name: redactor.text(text) for name, text in given.items()}
+    return defaults if clean == given else json.dumps(clean)
 
 
 def _outcome_of(error: BaseException) -> Outcome:

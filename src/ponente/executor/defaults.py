@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ponente.executor.graph import Node
+from ponente.store.redaction import may_be_masked
 
 _MAX_TOLD = 3
 
@@ -18,7 +19,7 @@ def changed_defaults(stored: str, node: Node) -> list[str]:
     if stored == node.defaults:
         return []
     before, now = json.loads(stored), json.loads(node.defaults)
-    changed = [name for name, text in before.items() if now.get(name, text) != text]
+    changed = [name for name, text in before.items() if not may_be_masked(text, now.get(name, text))]
     resting = [name for name in changed if _rests_on(node.payload, name)]
     return [f"BUT the default of {name} was {before[name]} then and is {now[name]} now" for name in resting[:_MAX_TOLD]]
 

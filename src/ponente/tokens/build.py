@@ -7,7 +7,7 @@ rebuilt or dropped. Bytes do not depend on the number of workers, nor on how oft
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -58,6 +58,7 @@ from ponente.tokens.unit import UnitBuild
 _UNITS = "units"
 _SAMPLED_UNITS = 4
 _SAMPLE_CHARACTERS = 1 << 15
+_SMALL_BYTES = 1 << 20  # a second's work; to start a process and load what it needs takes two
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def build_cache(
 
     Args:
         spec: what the cache is of.
-        workers: processes; as `map_shards` counts them.
+        workers: processes; as `map_shards` counts them, but none besides this one for a few files that are small.
         on_progress: is told a few times a second how far it is.
         in_order: units one after the other, for a reader that has begun already; else the heaviest first.
         on_begun: is called when the cache at `spec.path` is known to be of the config, before it is built.
@@ -89,6 +90,7 @@ def build_cache(
         return _finished_before(spec, path, ledger, _checked_tokenizer(spec))
     begun = read_plan(path)
     new_units = spec.source.units(spec.split) if begun is None else []  # fails before a folder is made
+    workers = _workers(spec, begun.units if begun else new_units, workers)
     busy = min(_cores() if workers is None else workers, len(begun.units if begun else new_units))
     with nursery_of(UnitBuild.__module__) if busy else nullcontext() as nursery:
         tokenizer = _checked_tokenizer(spec, nursery, _threads(busy))
@@ -106,6 +108,13 @@ def build_cache(
             ledger = _finish(spec, path, plan)
     logger.debug("%s: %s documents, %s tokens in %s", spec.name, f"{ledger.rows:,}", f"{ledger.tokens:,}", path)
     return ledger
+
+
+def _workers(spec: CacheSpec, units: Sequence[Unit], asked: int | None) -> int | None:
+    """How many processes build: what was asked for; none where to start one would take longer than the work."""
+    if asked is None and sum(map(spec.source.unit_bytes, units)) < _SMALL_BYTES:
+        return 0
+    return asked
 
 
 def _cores() -> int:

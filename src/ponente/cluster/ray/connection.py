@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from ponente.cluster.address import CLUSTER_VARIABLE, RUNTIME_VARIABLE
 from ponente.config.errors import RefusedError
 
 LOCAL = "local"
+_PATIENCE_SECONDS = 10.0
 _NAMESPACE = "ponente"
 _HANDED_ON = ("PONENTE_", "AWS_", "GOOGLE_", "HF_", "HUGGING_FACE_", "WANDB_")  # not JAX_: machines differ
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
@@ -41,6 +43,7 @@ def connect(address: str) -> None:
     """Joins a cluster until this process ends."""
     if ray.is_initialized():
         return
+    _check_address(address)
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     given = os.environ.get(RUNTIME_VARIABLE)
@@ -56,10 +59,29 @@ def connect(address: str) -> None:
             **options,
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
+        raise _no_cluster(address, error) from error
+
+
+def _check_address(address: str) -> None:
+    """Refuses at once what Ray would try for minutes."""
+    if "://" in address:
         raise RefusedError(
-            f"found no Ray cluster at {address!r} ({str(error).strip().partition(chr(10))[0]}); needed the address of "
-            "one that runs: HOST:6379, auto on one of its machines, or local to start one here"
-        ) from error
+            f"found the address {address!r}; needed one that a machine of the cluster has: HOST:6379, or auto. From "
+            "outside, run the command there: ponente cluster submit -- COMMAND"
+        )
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=_PATIENCE_SECONDS).close()
+        except OSError as error:
+            raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> RefusedError:
+    return RefusedError(
+        f"found no Ray cluster at {address!r} ({str(error).strip().partition(chr(10))[0]}); needed the address of "
+        "one that runs: HOST:6379, auto on one of its machines, or local to start one here"
+    )
 
 
 def handed_on() -> dict[str, str]:

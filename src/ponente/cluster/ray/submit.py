@@ -44,6 +44,7 @@ class Jobs:
     """The jobs of one cluster; `http://HEAD:8265`."""
 
     def __init__(self, address: str) -> None:
+        logging.getLogger("ray").setLevel(logging.WARNING)
         try:
             self._client = JobSubmissionClient(address)
         except (ConnectionError, RuntimeError) as error:
