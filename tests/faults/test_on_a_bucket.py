@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import diamond
+import fsspec
 import pytest
+import s3_servers
 from disturbing_proxy import disturbing
 from harness import Ended, Reference, Site, note, seeds, wait_until
 
@@ -84,3 +86,42 @@ def test_requests_that_are_lost_late_or_doubled_lose_and_double_nothing(
             note(f"request {fate}", phase="on the way to a bucket", times=times)
     assert sum(times for fate, times in struck.items() if fate != "passed") > 5, struck
     expect_done(site, ended, undisturbed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(1, soak=5))
+def test_a_store_that_is_full_is_told_tears_nothing_and_the_run_goes_on_once_there_is_room(
+    seed: int, root: Path, tmp_path: Path, undisturbed: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_servers.VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    with s3_servers.seaweedfs(tmp_path, volumes=8, volume_megabytes=1) as address:
+        spared = random.Random(300 + seed).randint(0, 6)
+        _fill(address, spared)
+        site = Site(Path(diamond.__file__), root / "site", "s3://tests/runs")
+        ended = site.run(AWS_ENDPOINT_URL=address, PONENTE_STORE_SECONDS="2")
+        assert ended.code == 1, ended
+        assert "s3://tests" in ended.out + ended.err and "tries" in ended.out + ended.err, ended
+    with s3_servers.seaweedfs(tmp_path, volumes=60, volume_megabytes=1) as address:
+        s3_servers.reach(address, monkeypatch)
+        done = site.expect_only_whole_results(diamond.joined, undisturbed.outputs)
+        note("store full", phase=f"{done} of {len(diamond.STEPS)} committed, room for {spared} x 128 KB")
+        expect_done(site, site.run("--force_run_failed"), undisturbed)
+
+
+def _fill(address: str, spared: int) -> None:
+    """Fills a store of 8 MB but for some objects of 128 KB."""
+    filesystem = fsspec.filesystem("s3", endpoint_url=address, skip_instance_cache=True)
+    wait_until(lambda: _is_ready(filesystem), "the store was ready")
+    for number in range(64 - spared):
+        filesystem.pipe_file(f"tests/filler-{number}", os.urandom(1 << 17))
+
+
+def _is_ready(filesystem: fsspec.AbstractFileSystem) -> bool:
+    try:
+        filesystem.mkdir("tests")
+        return True
+    except FileExistsError:
+        return True
+    except OSError:
+        return False

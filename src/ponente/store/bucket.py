@@ -28,6 +28,7 @@ from ponente.store.remote import bucket_of
 
 Result = TypeVar("Result")
 
+SECONDS_VARIABLE = "PONENTE_STORE_SECONDS"  # how long what fails for the moment is tried again
 _TRIES, _SECONDS, _FIRST_PAUSE, _LONGEST_PAUSE = 9, 120.0, 0.2, 20.0  # pauses alone are a minute in all
 _FOR_THE_MOMENT = {
     errno.EIO,
@@ -199,7 +200,7 @@ class BucketVolume(ObjectVolume):
 
     def _patiently(self, path: str, operation: Callable[[], Result]) -> Result:
         """Tries again what fails for the moment, after pauses that grow; what fails for good is raised at once."""
-        until = time.monotonic() + _SECONDS
+        until = time.monotonic() + float(os.environ.get(SECONDS_VARIABLE) or _SECONDS)
         for number in range(_TRIES):
             try:
                 return operation()

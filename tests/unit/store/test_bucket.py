@@ -246,8 +246,10 @@ def test_a_checkpoint_of_a_bucket_is_made_permanent_listed_and_removed(bucket: s
     assert list(whole_checkpoints(f"{bucket}/run")) == [1]
     loaded = load(f"{bucket}/run/step-1", {"x": jax.ShapeDtypeStruct((1000,), jnp.float32)})
     np.testing.assert_array_equal(loaded["x"], arrays["x"])
-    [private] = [name for name in volume_of(bucket).names(f"{bucket}/run") if name.startswith(PRIVATE_MARK)]
-    assert volume_of(bucket).names(f"{bucket}/run/{private}") == ["step-1"]
+    volume = volume_of(bucket)  # a store may list an emptied folder for a while
+    left = [f"{bucket}/run/{name}" for name in volume.names(f"{bucket}/run") if name.startswith(PRIVATE_MARK)]
+    [private] = [path for path in left if volume.names(path)]
+    assert volume.names(private) == ["step-1"]
 
 
 def test_writers_of_several_processes_need_no_folder_in_a_bucket(bucket: str) -> None:
