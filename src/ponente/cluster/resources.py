@@ -73,13 +73,14 @@ class TpuPodConfig:
 
     def __post_init__(self) -> None:
         _check_positive(slice_count=self.slice_count)
+        generation, _, size = self.tpu_type.partition("-")
+        if not size.isdigit() or int(size) < 1 or not generation.startswith("v"):
+            raise ValueError(f"found tpu_type={self.tpu_type!r}; needed a generation and a size, such as 'v4-128'")
 
     @property
     def chip_count(self) -> int:
         """Of one slice: v2 to v5p are named by their cores, of which a chip has two, later ones by their chips."""
         generation, _, size = self.tpu_type.partition("-")
-        if not size.isdigit() or not generation.startswith("v"):
-            raise ValueError(f"found tpu_type={self.tpu_type!r}; needed a generation and a size, such as 'v4-128'")
         return int(size) if generation in _NAMED_BY_CHIPS else max(1, int(size) // 2)
 
     @property

@@ -148,9 +148,10 @@ def run_steps(steps: Sequence[ExecutorStep], options: ExecutorOptions, *, descri
         plan = plan_steps(steps, options)
         _check_cost(plan, options)
         concurrent = _concurrency(plan, options)
+        _check_environments(plan, options)
         redactor = Redactor.of_process(os.environ, sys.argv)
         for planned in plan.by_identity.values():
-            redactor.learn_mapping(planned.node.step.env)
+            redactor.learn_mapping(planned.node.step.environment.variables)
             redactor.learn(planned.node.secrets)
         _check_writable(prefix)
         run = new_run_name()
@@ -197,10 +198,27 @@ def _check_cost(plan: Plan, options: ExecutorOptions) -> None:
         )
 
 
+def _check_environments(plan: Plan, options: ExecutorOptions) -> None:
+    """Refuses steps whose packages are not here, where no cluster makes them ready, and hosts that are not there."""
+    for step in plan.of(State.RUN) if options.cluster is None else []:
+        resources = step.node.step.resources
+        if resources is not None and resources.host_count > 1:
+            raise RefusedError(
+                f"found {resources.host_count} hosts in the resources of {step.name}, and no cluster; needed one. "
+                "Give --cluster ADDRESS, or ask for one host"
+            )
+        missing = step.node.step.environment.missing()
+        if missing:
+            raise RefusedError(
+                f"found {step.name}, which needs {', '.join(missing)}, and not so installed here; needed it. Run: pip "
+                f"install {' '.join(map(shlex.quote, missing))}, or give --cluster ADDRESS, where it is made ready"
+            )
+
+
 def _concurrency(plan: Plan, options: ExecutorOptions) -> int:
     several = _MOST_ON_A_CLUSTER if options.cluster else os.cpu_count() or 1
     concurrent = options.max_concurrent or (1 if options.launcher == "driver" else several)
-    with_env = [step.name for step in plan.of(State.RUN) if step.node.step.env]
+    with_env = [step.name for step in plan.of(State.RUN) if step.node.step.environment.variables]
     if options.launcher == "driver" and concurrent > 1 and with_env:
         raise RefusedError(
             f"found env on {', '.join(with_env[:5])}, which steps in threads of one process would share; "

@@ -172,7 +172,8 @@ class Driver:
             entry=ENTRY,
             job=msgspec.to_builtins(job),
             log_path=step.log_path,
-            env=node.step.env,
+            env=node.step.environment.variables,
+            requirements=node.step.environment.requirements,
             key=f"{step.planned.folder.path} {view.number}",
             resources=node.step.resources,
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NoReturn, TypeVar
 
+from ponente.cluster.environment import Environment
 from ponente.cluster.resources import Resources
 from ponente.config.errors import RefusedError, UserError
 from ponente.executor.estimate import Estimate
@@ -38,7 +39,8 @@ class ExecutorStep:
         config: a frozen dataclass (or any mix of dataclasses, containers and plain values).
         description: for people; no part of identity.
         resources: what it asks of a machine; execution, never identity.
-        env: environment variables of the step's process; execution, never identity, values never stored.
+        env: environment variables of the step's process, or an `Environment` with extras and packages too; execution,
+            never identity, values never stored.
         override_output_path: pins the output to existing data (or says where new output goes); never identity.
         kind: the declared kind; by default the step type's, else `module:function`.
         retries: how often it is tried again.
@@ -52,7 +54,7 @@ class ExecutorStep:
     config: Any = None
     description: str | None = None
     resources: Resources | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] | Environment = field(default_factory=dict)
     override_output_path: str | None = None
     kind: str | None = None
     retries: Retries = Retries()
@@ -61,10 +63,15 @@ class ExecutorStep:
         _check_name(self.name)
         if not callable(self.fn):
             raise RefusedError(f"step {self.name!r}: found fn={self.fn!r}, which cannot be called; give a function")
-        for name, value in self.env.items():
+        for name, value in self.environment.variables.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 kind = type(value).__name__
                 raise RefusedError(f"step {self.name!r}: found env {name!r} with a value of type {kind}; needed texts")
+
+    @property
+    def environment(self) -> Environment:
+        """What its process needs beyond the project's own."""
+        return self.env if isinstance(self.env, Environment) else Environment(variables=self.env)
 
     def __truediv__(self, path: str) -> Any:
         return StepPath(step=self, path=_clean(path))

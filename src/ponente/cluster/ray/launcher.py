@@ -44,6 +44,7 @@ class RayLauncher:
             name=name,
             lifetime="detached",
             max_concurrency=4,
+            runtime_env={"pip": list(task.requirements)} if task.requirements else None,
             **options,
         ).remote(whole, self._redactor.secrets)
         running = _OnRay(task.name, actor, on_exit, options)
