@@ -57,6 +57,11 @@ WANTED = {"vs_levanter": 20, "vs_tokenizers": 15, "vs_fastest": 0.5, "peak_memor
 
 def main() -> None:
     flags = parse_flags()
+    if flags.cluster:
+        import cluster
+
+        cluster.run(argparse.Namespace(shards=10_000, repeats=flags.repeats, megabytes=60))
+        return
     try:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: flags.cores])  # and so of all that is started here
         with tempfile.TemporaryDirectory(prefix="ponente-bench-") as work:
@@ -70,6 +75,7 @@ def parse_flags() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--levanter", action="store_true", help="measure Levanter too (1.5 GB to install, once)")
+    parser.add_argument("--cluster", action="store_true", help="nothing but our build on a Ray cluster: cluster.py")
     parser.add_argument("--vocabularies", nargs="+", choices=VOCABULARIES, default=VOCABULARIES)
     parser.add_argument("--compression", choices=COMPRESSORS, default="gz", help="of our input (default: %(default)s)")
     parser.add_argument("--cores", type=int, default=2, help="that all may use (default: %(default)s)")
