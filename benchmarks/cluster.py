@@ -1,6 +1,6 @@
 """What Ray costs: token caches and trivial shards by two workers of a Ray cluster, and by two processes without it.
 
-Run:  .venv/bin/python benchmarks/cluster.py [--shards 10000] [--repeats 3] [--help]    (tokenize.py --cluster runs it too)
+Run:  .venv/bin/python benchmarks/cluster.py [--shards 10000] [--repeats 3]    (tokenize.py --cluster runs it too)
 In:   the text of corpus.py, and the GPT-2 tokenizer of ../shared/data; a Ray cluster of two cores is started here.
 Out:  a table, and last a line of JSON: tokens_over_local (our text bytes a second on the cluster / without it, after
       start-up: the time of one short document is taken off both), microseconds a shard of both, and their ratio.

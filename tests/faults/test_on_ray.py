@@ -182,6 +182,58 @@ def test_a_training_over_two_hosts_of_which_one_dies_ends_bit_for_bit_like_anoth
     killed.site.kill_everything()
 
 
+SLICES = """
+import os, sys
+from ponente.cluster import TpuPodConfig
+from ponente.cluster.launch import Task
+from ponente.cluster.ray.gang import run_gang
+def member(number, count, address):
+    place = os.path.join(sys.argv[1], f"{number}-of-{count}")
+    return Task(name="member", entry="os:mkdir", job=place, log_path=f"{place}.log")
+run_gang(member, TpuPodConfig(tpu_type="v4-16"), [])
+"""
+
+
+def test_all_hosts_of_one_slice_of_tpus_are_taken(nodes: TwoNodes, tmp_path: Path) -> None:
+    nodes.do("slices")
+    try:
+        command = [sys.executable, "-c", SLICES, str(tmp_path)]
+        variables = {**os.environ, **RAY, "PONENTE_CLUSTER": nodes.address}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=variables)
+        assert done.returncode == 0, done.stderr
+        assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"0-of-2", "1-of-2"}
+    finally:
+        nodes.do("no slices")
+
+
+NEEDY = """
+from dataclasses import dataclass
+from ponente.cluster import Environment
+from ponente.executor import ExecutorStep, executor_main, this_output_path
+@dataclass(frozen=True, kw_only=True)
+class C:
+    output_path: str = this_output_path("version.txt")
+def write(config: C) -> None:
+    import importlib.metadata
+    open(config.output_path, "w").write(importlib.metadata.version("iniconfig"))
+if __name__ == "__main__":
+    executor_main([ExecutorStep(name="needy", fn=write, config=C(), env=Environment(packages=("iniconfig==1.1.1",)))])
+"""
+
+
+@pytest.mark.soak  # it installs one
+def test_a_step_has_the_packages_that_it_names(nodes: TwoNodes, tmp_path: Path) -> None:
+    (tmp_path / "needy.py").write_text(NEEDY)
+    command = [sys.executable, str(tmp_path / "needy.py"), "--prefix", str(tmp_path / "prefix")]
+    alone = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert alone.returncode == 2 and "pip install iniconfig==1.1.1" in alone.stderr, alone.stderr
+    command += ["--cluster", nodes.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env={**os.environ, **RAY})
+    assert done.returncode == 0, done.stdout + done.stderr
+    [output] = (tmp_path / "prefix").glob("needy-*/output-*/version.txt")
+    assert output.read_text() == "1.1.1"
+
+
 def ponente(*arguments: str, code: int = 0) -> str:
     command = [sys.executable, "-m", "ponente", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **RAY})
