@@ -46,7 +46,6 @@ class Task:
     job: Any
     log_path: str
     env: Mapping[str, str] = field(default_factory=dict)
-    key: str = ""  # one at a time of tasks with the same, wherever they run
     resources: Resources | None = None
     requirements: Sequence[str] = ()  # packages that its machine must have
     path: Sequence[str] = ()  # where its process finds modules, before all that is installed

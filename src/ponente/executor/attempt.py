@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import logging
+import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from ponente.cluster.address import cluster_address
 from ponente.cluster.context import Progress, StepContext, running_step
 from ponente.cluster.launch import RESUME_EXIT
 from ponente.cluster.process import StoppedError
@@ -65,6 +67,13 @@ def run_job(raw: Any) -> int:
     """Runs the job (as JSON) to its end; returns the exit code."""
     job = msgspec.convert(raw, Job)
     folder = StepFolder(job.prefix, job.folder)
+    if cluster_address() is not None and folder.payload_record() is None:
+        logger.error(
+            "found nothing of this run in %s as %s sees it; needed a prefix that all machines of the cluster see: a "
+            "bucket, or a disk that they share. Give another --prefix",
+            *(job.prefix, socket.gethostname()),
+        )
+        return FAILED_EXIT
     try:
         tenure = take_claim(folder, job.after, job.run, forced=job.forced, fresh=job.fresh)
     except OSError as error:

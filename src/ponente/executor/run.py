@@ -174,7 +174,6 @@ class Driver:
             log_path=step.log_path,
             env=node.step.environment.variables,
             requirements=node.step.environment.requirements,
-            key=f"{step.planned.folder.path} {view.number}",
             resources=node.step.resources,
         )
         step.began = time.monotonic()

@@ -53,7 +53,7 @@ def connect(address: str) -> None:
         ray.init(
             address=address,
             namespace=_NAMESPACE,
-            log_to_driver=False,
+            log_to_driver=given is not None,  # in a step, whose log takes what its workers elsewhere print
             logging_level=logging.WARNING,
             runtime_env=environment,
             **options,

@@ -188,8 +188,10 @@ def _collect(hosts: list[Any], codes: dict[int, int], go_on: Callable[[], bool])
     while go_on():
         for number, host in enumerate(hosts):
             if number not in codes:
-                with contextlib.suppress(ActorUnavailableError):
+                try:
                     _look(number, host, codes)
+                except ActorUnavailableError:  # for the moment, says Ray
+                    time.sleep(1.0)
 
 
 def _look(number: int, host: Any, codes: dict[int, int]) -> None:

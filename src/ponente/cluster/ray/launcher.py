@@ -5,14 +5,16 @@ step's log and waits for it, as it would for any other process.
 """
 
 import contextlib
-import hashlib
 import logging
+import secrets
+import signal
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError, RuntimeEnvSetupError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RuntimeEnvSetupError
 
 from ponente.cluster.launch import LOST_EXIT, OnExit, Running, Task
 from ponente.cluster.ray.connection import handed_on, own_paths
@@ -22,7 +24,7 @@ from ponente.store.redaction import Redactor
 
 logger = logging.getLogger(__name__)
 
-_ASK_SECONDS = 20.0  # how long one question for a task's end stands
+_ASK_SECONDS = 5.0  # how long one question for a task's end stands
 _PATIENCE_SECONDS = 60.0  # until a user hears that a task waits for a machine
 
 
@@ -36,12 +38,10 @@ class RayLauncher:
         self._host: Any = ray.remote(TaskHost)
 
     def start(self, task: Task, on_exit: OnExit) -> Running:
-        name = hashlib.sha256(task.key.encode()).hexdigest()[:32]
-        _end_forgotten(name)
         options = task_options(task.resources)
         whole = replace(task, env={**handed_on(), **task.env}, path=own_paths(), resources=None)
         actor = self._host.options(
-            name=name,
+            name=f"{task.name}-{secrets.token_hex(8)}",  # what is detached must have one
             lifetime="detached",
             max_concurrency=4,
             runtime_env={"pip": list(task.requirements)} if task.requirements else None,
@@ -52,12 +52,6 @@ class RayLauncher:
         return running
 
 
-def _end_forgotten(name: str) -> None:
-    """Ends the actor that a driver before this one asked for, which has not begun: nobody would hear of it."""
-    with contextlib.suppress(ValueError, RayActorError):  # there is none, as a rule
-        ray.kill(ray.get_actor(name))
-
-
 class _OnRay:
     """A task somewhere in the cluster; a thread awaits its end."""
 
@@ -66,6 +60,7 @@ class _OnRay:
         self._actor = actor
         self._on_exit = on_exit
         self._asked = asked
+        self._is_placed = False
         self._tail = ""
 
     def follow(self) -> None:
@@ -85,25 +80,32 @@ class _OnRay:
                     self._tail = ray.get(self._actor.tail.remote())
                     return code
             except ActorUnavailableError:  # for the moment, says Ray
-                continue
+                time.sleep(1.0)
             except RuntimeEnvSetupError as error:
                 self._tail = f"its environment could not be made: {error}"
                 return 1
             except ActorDiedError as error:
                 self._tail = str(error)
+                return 1 if "creation task" in self._tail else LOST_EXIT
+            except RayError as error:
+                self._tail = f"Ray lost sight of it: {error}"
                 return LOST_EXIT
 
     def _ask(self) -> int | None:
-        asked = self._actor.wait.remote(_ASK_SECONDS)
+        asked = self._actor.wait.remote(_ASK_SECONDS if self._is_placed else 0.0)
         ready, _ = ray.wait([asked], timeout=_PATIENCE_SECONDS)
         if not ready:
             logger.warning("%s: no machine has %s to spare yet; still waiting", self._name, self._asked)
         code: int | None = ray.get(asked)
+        self._is_placed = True
         return code
 
     def stop(self, signal_number: int) -> None:
         with contextlib.suppress(RayError):
-            self._actor.stop.remote(signal_number)
+            if self._is_placed and signal_number != signal.SIGKILL:
+                self._actor.stop.remote(signal_number)
+            else:  # what waits for a machine would begin some day; and what holds a task takes it along
+                ray.kill(self._actor)
 
     def tail(self) -> str:
         return self._tail
