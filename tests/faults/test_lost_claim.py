@@ -42,6 +42,8 @@ def folder(tmp_path: Path) -> StepFolder:
 class NotingLauncher:
     """Starts tasks in processes of their own, and notes with which codes they end."""
 
+    finds_room = False
+
     def __init__(self) -> None:
         self.codes: list[int] = []
         self._inner = SubprocessLauncher(Redactor())

@@ -97,6 +97,7 @@ def test_outputs_are_those_of_a_local_run_and_no_shard_is_made_twice(
     ended = site.run("--cluster", nodes.address, **RAY)
     expect_done(site, ended, alone)
     assert set(site.traces("shard-*").values()) == {1}
+    assert site.traces("elsewhere")["elsewhere"] > 0
     again = site.run("--cluster", nodes.address, **RAY)
     assert again.code == 0 and "every step was a hit: 33 steps" in again.out, again
 

@@ -124,6 +124,8 @@ def test_however_often_a_driver_is_stopped_its_step_goes_on(sites: Sites) -> Non
 class InterruptedLauncher:
     """Ctrl-C comes while it starts a task."""
 
+    finds_room = False
+
     def start(self, task: Task, on_exit: OnExit) -> Running:
         raise KeyboardInterrupt
 

@@ -55,7 +55,11 @@ def _submit(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.no_wait:
         print(name)
         return 0
-    return jobs.follow(name, _write)
+    try:
+        return jobs.follow(name, _write)
+    except KeyboardInterrupt:
+        print(f"\nthe job goes on: ponente cluster logs {name} --follow, or stop {name}", file=sys.stderr)
+        return 130
 
 
 def _list(options: argparse.Namespace, arguments: list[str]) -> int:

@@ -134,7 +134,7 @@ def _gc(options: argparse.Namespace, arguments: list[str]) -> int:
     from ponente.executor.script import graph_of_script
     from ponente.store.paths import resolve_prefix
 
-    older_than = seconds_of(options.older_than, "--older_than") or 0.0
+    older_than = 0.0 if options.older_than == "0" else seconds_of(options.older_than, "--older_than") or 0.0
     keep = None if options.keep is None else [graph_of_script(script) for script in options.keep]
     found = survey(resolve_prefix(options.prefix), keep, older_than)
     if not options.delete:

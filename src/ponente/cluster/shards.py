@@ -140,7 +140,7 @@ def map_shards(
     return result
 
 
-def _places(workers: int | None, cores: int | None, shards: int) -> tuple[int, Elsewhere | None]:
+def _places(workers: int | None, cores: int | None, shards: int, place: str) -> tuple[int, Elsewhere | None]:
     """How many workers there shall be on this machine, and where the others come from.
 
     On a cluster those here work from the start, so that steps that wait for each other's cores all get on.
@@ -154,7 +154,8 @@ def _places(workers: int | None, cores: int | None, shards: int) -> tuple[int, E
         return here, None
     from ponente.cluster.ray.shard_workers import RayWorkers
 
-    return here, RayWorkers(address, rest)
+    volume_of(place).make_folder(place)
+    return here, RayWorkers(address, rest, place, is_asked=workers is not None)
 
 
 def _ignore_counts(counts: Mapping[str, int]) -> None:
@@ -326,7 +327,7 @@ class _Ledger:
         """
         self._report(force=True)
         if workers != 0:
-            here, elsewhere = _places(workers, cores, len(self._waiting))
+            here, elsewhere = _places(workers, cores, len(self._waiting), self._call.state_path)
             for ended in WorkerPool(self._call, here, timeout_seconds, elsewhere).run(self):
                 self._take(ended)
         else:

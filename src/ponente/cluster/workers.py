@@ -145,8 +145,8 @@ class WorkerPool:
             self._workers.remove(worker)
             is_lost = self._elsewhere is not None and self._elsewhere.is_lost(worker.process)
             return worker.died(is_lost=is_lost)
-        overdue = self._timeout_seconds is not None and time.monotonic() - worker.since > self._timeout_seconds
-        if overdue and not isinstance(news, Ended):
+        is_timed = self._timeout_seconds is not None and worker.key is not None
+        if is_timed and time.monotonic() - worker.since > (self._timeout_seconds or 0) and not isinstance(news, Ended):
             worker.kill()
             self._workers.remove(worker)
             assert worker.key is not None
@@ -217,6 +217,7 @@ class _Worker:
         self.process.join(timeout=10)
         code = self.process.exitcode
         how = signal_name(-code) if code is not None and code < 0 else f"exit code {code}"
+        how = getattr(self.process, "why", "") or how
         self.connection.close()
         if self.key is None:
             return None

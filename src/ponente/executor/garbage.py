@@ -5,8 +5,9 @@ process works on is left alone, and so is everything that somebody may be readin
 alive, only lost attempts go. What goes is claimed first, so that nobody begins to work on it meanwhile.
 """
 
+import contextlib
+import datetime
 import itertools
-import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -14,15 +15,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import fsspec
+import msgspec
 
 from ponente.cluster.process import is_gone
 from ponente.executor.claim import HEART, take_claim
 from ponente.executor.graph import Graph
 from ponente.executor.manifest import Runs, new_run_name
+from ponente.executor.plan import PlanRequest, make_plan
 from ponente.executor.records import Claim, Commit, ErrorNote, Outcome, Release, StepFolder
+from ponente.store.paths import relative
 from ponente.store.volume import volume_of
 
-logger = logging.getLogger(__name__)
+_LOOK_SECONDS = 5.0
+_SILENT_SECONDS = 86400.0  # heartbeats come every few seconds; clocks may differ
 
 
 class Kind(StrEnum):
@@ -50,6 +55,7 @@ class Garbage:
 class Survey:
     """What was found under a prefix."""
 
+    prefix: str
     garbage: list[Garbage]
     held: list[str]  # steps that somebody works on, in words
 
@@ -80,91 +86,123 @@ def survey(prefix: str, keep: Sequence[Graph] | None, older_than: float) -> Surv
             continue
         if reached is not None and folder.name not in reached:
             found = [one for one in found if one.folder != folder]
-            if volume_of(folder.path).names(folder.path):
+            if _left_by(folder):
                 found.append(_garbage(Kind.UNREACHED, folder, folder.path))
         else:
             found += [_garbage(Kind.STATE, folder, path) for path in _old_states(folder, older_than)]
-    return Survey(found, held)
+    return Survey(prefix, found, held)
 
 
 def remove(found: Survey) -> Iterator[Garbage]:
     """Removes what was found, telling each when it is gone."""
+    alive = _Alive(found.prefix)
     for one in found.garbage:
         if one.kind is Kind.LOST:
             if one.path in _lost_attempts(one.folder):  # still
                 volume_of(one.path).remove(one.path)
                 yield one
-        elif not found.held and _remove_claimed(one):
+        elif not alive.is_any() and _remove_claimed(one):
             yield one
 
 
+class _Alive:
+    """Whether anybody works under a prefix, looked up again now and then."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._looked_at = -_LOOK_SECONDS
+        self._is_any = True
+
+    def is_any(self) -> bool:
+        if time.monotonic() - self._looked_at > _LOOK_SECONDS:
+            folders = [StepFolder(self._prefix, name) for name in _folder_names(self._prefix)]
+            self._is_any = any(_holder(folder) is not None for folder in folders)
+            self._looked_at = time.monotonic()
+        return self._is_any
+
+
 def _remove_claimed(one: Garbage) -> bool:
-    """Removes a folder under a claim; False where somebody else has begun to work there."""
-    run, view = new_run_name(), one.folder.view()
-    if isinstance(view.entry, Claim) and not is_gone(view.entry.holder):
+    """Removes what a step left, under a claim; its log stays, and tells of it. False where somebody else is at it."""
+    run = new_run_name()
+    if _holder(one.folder) is not None or (one.kind is Kind.UNREACHED and not _mark_removed(one.folder, run)):
         return False
+    view = one.folder.view()
     tenure = take_claim(one.folder, view.number, run)
     if tenure is None:
         return False
     HEART.add(tenure)
+    volume = volume_of(one.path)
     try:
-        if one.kind is Kind.STATE:
-            volume_of(one.path).remove(one.path)
-        else:
-            _remove_outputs(one.folder)
+        for path in [one.path] if one.kind is Kind.STATE else _left_by(one.folder):
+            volume.remove(path)
     finally:
         HEART.remove(tenure)
-    if one.kind is Kind.STATE:
-        error = ErrorNote(type="Removed", message="ponente gc removed the step's old state")
-        tenure.end(Release(outcome=Outcome.PREEMPTED, run=run, time=time.time(), final=False, error=error))
-    else:
-        _remove_log(one.folder)
+        error = ErrorNote(type="Removed", message="ponente gc removed what it had left")
+        stopped = Release(outcome=Outcome.PREEMPTED, run=run, time=time.time(), final=False, error=error)
+        tenure.end(view.entry if isinstance(view.entry, Commit | Release) else stopped)  # as it was before
     return True
 
 
-def _remove_outputs(folder: StepFolder) -> None:
-    """All that a step has made; its log still says that somebody is at it."""
-    volume = volume_of(folder.path)
-    for name in volume.names(folder.path):
-        if name.startswith(("output-", "state")):
-            volume.remove(f"{folder.path}/{name}")
+def _mark_removed(folder: StepFolder, run: str) -> bool:
+    """Has the log say that there is no result any more, before the first file goes; False where somebody is at it."""
+    view = folder.view()
+    commit = folder.last_commit(view)
+    if commit is None or commit.removed:
+        return True
+    tenure = take_claim(folder, view.number, run)
+    if tenure is None:
+        return False
+    tenure.end(msgspec.structs.replace(commit, removed=True))
+    return True
 
 
-def _remove_log(folder: StepFolder) -> None:
-    """The log from its end, so that what is left of it at any moment is one; then all the rest."""
-    volume = volume_of(folder.path)
-    for number in range(folder.log.last_number(), 0, -1):
-        volume.remove(folder.log.path(number))
-    volume.remove(folder.path)
+def _left_by(folder: StepFolder) -> list[str]:
+    """Outputs, state and logs of a step; what is left without them is small, and says how it was made."""
+    names = volume_of(folder.path).names(folder.path)
+    return [f"{folder.path}/{name}" for name in names if name.startswith(("output-", "state", ".logs"))]
 
 
 def _folder_names(prefix: str) -> list[str]:
     """The folders of all steps that any run under the prefix had."""
-    return sorted({step.folder_name for manifest in Runs(prefix).manifests() for step in manifest.steps})
+    runs = Runs(prefix)
+    manifests = (runs.manifest(name) for name in runs.names())
+    return sorted({step.folder_name for manifest in manifests if manifest is not None for step in manifest.steps})
 
 
 def _reached(prefix: str, keep: Sequence[Graph]) -> set[str]:
-    """The folders of the graphs' steps, and of steps whose results these have taken over."""
-    names = {node.folder_name for graph in keep for node in graph.nodes}
-    for name in list(names):
-        folder = StepFolder(prefix, name)
-        commit = folder.last_commit(folder.view())
-        if commit is not None:
-            places = [commit.output, *commit.objects.values()]
-            names |= {parent for place in places for parent in _parents(place)}
+    """The folders that the graphs' steps have their results in, or would have, or watch."""
+    names: set[str] = set()
+    for graph in keep:
+        plan = make_plan(graph, prefix, PlanRequest())
+        for step in plan.by_identity.values():
+            places = [step.folder.path]
+            if step.pinned is not None:
+                places.append(step.pinned)
+            if step.commit is not None:
+                places += [
+                    step.folder.place(step.commit),
+                    *(step.folder.place(step.commit, one) for one in step.commit.objects),
+                ]
+            names |= {name for place in places for name in _names(place, prefix)}
     return names
 
 
-def _parents(place: str) -> list[str]:
-    parts = place.split("/")
-    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+def _names(place: str, prefix: str) -> list[str]:
+    """A place, from the prefix, and all that it lies in."""
+    parts = (relative(place, prefix) or "").split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
 def _holder(folder: StepFolder) -> str | None:
-    entry = folder.view().entry
-    if isinstance(entry, Claim) and not is_gone(entry.holder):
-        return f"{folder.path} (process {entry.holder.pid} of run {entry.run})"
-    return None
+    """Who works on a step, in words; a holder that was silent for a day is none, wherever it was."""
+    view = folder.view()
+    entry = view.entry
+    if not isinstance(entry, Claim) or is_gone(entry.holder):
+        return None
+    heard = max(entry.time, last_written(folder.heartbeat(view.number)) or 0.0)
+    if time.time() - heard > _SILENT_SECONDS:
+        return None
+    return f"{folder.path} (process {entry.holder.pid} of run {entry.run})"
 
 
 def _lost_attempts(folder: StepFolder) -> list[str]:
@@ -180,14 +218,14 @@ def _lost_attempts(folder: StepFolder) -> list[str]:
 
 
 def _old_states(folder: StepFolder, older_than: float) -> list[str]:
-    """State folders that no commit names anything of, long after the last entry of the log."""
+    """State folders that no commit names anything of, long after the last entry of the log and the last write."""
     view = folder.view()
-    if view.entry is None or time.time() - view.entry.time < older_than:
-        return []
     commit = folder.last_commit(view)
     named = {folder.absolute(place) for place in commit.objects.values()} if commit is not None else set()
     states = [f"{folder.path}/{name}" for name in volume_of(folder.path).names(folder.path) if name.startswith("state")]
-    return [state for state in states if not any(place.startswith(f"{state}/") for place in named)]
+    unnamed = [state for state in states if not any(place.startswith(f"{state}/") for place in named)]
+    entered = view.entry.time if view.entry is not None else 0.0
+    return [state for state in unnamed if time.time() - max(entered, last_written(state) or 0.0) >= older_than]
 
 
 def _garbage(kind: Kind, folder: StepFolder, path: str) -> Garbage:
@@ -195,10 +233,28 @@ def _garbage(kind: Kind, folder: StepFolder, path: str) -> Garbage:
 
 
 def _size(path: str) -> int:
+    return sum(size for size, _ in _files(path))
+
+
+def last_written(path: str) -> float | None:
+    """When the newest file at or below a path was written; None where there is none."""
+    return max((written for _, written in _files(path)), default=None)
+
+
+def _files(path: str) -> Iterator[tuple[int, float]]:
+    """Size and time of each file at or below a path."""
     if "://" not in path:
-        return sum(os.lstat(os.path.join(root, name)).st_size for root, _, names in os.walk(path) for name in names)
+        found = [path] if os.path.isfile(path) else []
+        found += [os.path.join(root, name) for root, _, names in os.walk(path) for name in names]
+        for file in found:
+            with contextlib.suppress(FileNotFoundError):  # it went in this moment
+                stat = os.lstat(file)
+                yield stat.st_size, stat.st_mtime
+        return
     filesystem, inner = fsspec.core.url_to_fs(path)
-    return int(filesystem.du(inner))
+    for one in filesystem.find(inner, detail=True).values():
+        written = one.get("LastModified") or one.get("mtime") or one.get("updated")
+        yield int(one["size"] or 0), written.timestamp() if isinstance(written, datetime.datetime) else time.time()
 
 
 def _human(size: float) -> str:

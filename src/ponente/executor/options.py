@@ -40,13 +40,15 @@ def parse_options(argv: Sequence[str] | None, description: str | None = None) ->
 
 
 def with_underscores(argv: Sequence[str]) -> list[str]:
-    """Flags as they are declared: `--dry-run` is `--dry_run`."""
-    return [
+    """Flags as they are declared: `--dry-run` is `--dry_run`; what follows `--` is not ours."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    ours = [
         re.sub(r"^--[^=]+", lambda flag: "--" + flag.group()[2:].replace("-", "_"), argument)
         if argument[:2] == "--"
         else argument
-        for argument in argv
+        for argument in argv[:end]
     ]
+    return [*ours, *argv[end:]]
 
 
 def unknown_flag(parser: argparse.ArgumentParser, unknown: list[str]) -> str:

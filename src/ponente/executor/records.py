@@ -91,6 +91,7 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
     notes: list[str] = msgspec.field(default_factory=list)  # what people should know, such as shards set aside
     defaults: str = "{}"  # that the config rested on, as JSON; no part of identity
     adopted: Adoption | None = None
+    removed: bool = False  # by `ponente gc`: what is left of the output, if anything, is no result
     format: int = FORMAT
 
 
@@ -208,6 +209,8 @@ class StepFolder:
     def missing(self, commit: Commit) -> str | None:
         """What is gone of a committed output, in words; None if all is there."""
         output = self.place(commit)
+        if commit.removed:
+            return f"{output} was removed by ponente gc"
         if not commit.counts and not volume_of(output).exists(output):
             return f"{output} is gone"
         for place, count in commit.counts.items():

@@ -112,7 +112,8 @@ def build_cache(
 
 def _workers(spec: CacheSpec, units: Sequence[Unit], asked: int | None) -> int | None:
     """How many processes build: what was asked for; none where to start one would take longer than the work."""
-    if asked is None and sum(map(spec.source.unit_bytes, units)) < _SMALL_BYTES:
+    sizes = [spec.source.unit_bytes(unit) for unit in units]
+    if asked is None and all(sizes) and sum(sizes) < _SMALL_BYTES:  # 0 is a size that nobody knows
         return 0
     return asked
 

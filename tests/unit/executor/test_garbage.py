@@ -22,6 +22,7 @@ from ponente.executor.inquiry import Inquiry
 from ponente.executor.outcome import RunOutcome
 from ponente.executor.plan import Plan, State
 from ponente.executor.records import StepFolder
+from ponente.store.volume import volume_of
 
 Runner = Callable[..., RunOutcome]
 DAY = 86400.0
@@ -81,7 +82,8 @@ def test_what_no_listed_experiment_reaches_goes_and_the_rest_stays(
     old = folder(prefix, winds()[2])
     assert [(one.kind, one.path) for one in found.garbage] == [(Kind.UNREACHED, old.path)]
     assert found.size > 0
-    assert removed(found) == [old.path] and not os.path.exists(old.path)
+    assert removed(found) == [old.path] and not os.path.exists(f"{old.path}/output-1")
+    assert survey(prefix, [build_graph(winds(tramontana=9))], DAY).garbage == []
     assert [step.state for step in plan(*winds(tramontana=9)).steps] == [State.HIT] * 3
     assert [step.state for step in plan(*winds()).steps] == [State.HIT, State.HIT, State.RUN]
     assert run(*winds()).exit_code == 0
@@ -140,20 +142,61 @@ def test_the_output_that_a_living_process_writes_is_no_waste(run: Runner, prefix
 
 
 def test_a_removal_that_was_cut_off_is_finished_by_the_next(
-    run: Runner, prefix: str, monkeypatch: pytest.MonkeyPatch
+    run: Runner, plan: Callable[..., Plan], prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(*winds())
-    monkeypatch.setattr("ponente.executor.garbage._remove_log", _cut_off)
+    volume = type(volume_of(prefix))
+    monkeypatch.setattr(volume, "remove", _cut_off)
     with pytest.raises(KeyboardInterrupt):
         removed(survey(prefix, [build_graph([keeping()])], DAY))
     monkeypatch.undo()
-    monkeypatch.setattr("ponente.executor.garbage.is_gone", lambda holder: True)  # as the next process sees it
+    assert plan(*winds()).steps[0].state is State.RUN  # nobody takes what is left of it for a result
     assert len(removed(survey(prefix, [build_graph([keeping()])], DAY))) == 3
     assert run(*winds()).exit_code == 0
 
 
-def _cut_off(folder: StepFolder) -> None:
+def _cut_off(volume: Any, path: str) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_step_that_failed_for_good_stays_so_without_its_old_state(
+    run: Runner, plan: Callable[..., Plan], prefix: str
+) -> None:
+    run(keeping(fails=True))
+    assert plan(keeping(fails=True)).steps[0].state is State.HELD
+    assert f"{folder(prefix, keeping(fails=True)).path}/state" in removed(survey(prefix, None, 0.0))
+    assert plan(keeping(fails=True)).steps[0].state is State.HELD
+
+
+def test_state_that_was_written_lately_is_kept_however_long_ago_its_claim_was(
+    run: Runner, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(keeping())
+    state = Path(folder(prefix, keeping()).path, "state", "scratch")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 8 * DAY)
+    os.utime(state, (now + 8 * DAY, now + 8 * DAY))
+    assert survey(prefix, None, 7 * DAY).garbage == []
+
+
+def test_a_holder_that_was_silent_for_a_day_is_none(run: Runner, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(*winds())
+    step = folder(prefix, winds()[0])
+    assert take_claim(step, step.view().number, "another-run") is not None
+    assert survey(prefix, None, DAY).held
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 2 * DAY)
+    assert not survey(prefix, None, DAY).held
+
+
+def test_what_is_watched_and_what_is_pinned_to_is_reached(run: Runner, prefix: str) -> None:
+    run(*winds())
+    watching = ExecutorStep(name="watching", fn=blow, config=WindConfig(source=winds()[0].nonblocking()))
+    pinned = ExecutorStep(
+        name="pinned", fn=blow, config=WindConfig(force=4), override_output_path=folder(prefix, winds()[1]).name
+    )
+    kept = {one.path for one in survey(prefix, [build_graph([watching, pinned])], DAY).garbage}
+    assert kept == {folder(prefix, winds()[2]).path}
 
 
 def test_the_command_lists_and_only_with_delete_removes(run: Runner, prefix: str) -> None:

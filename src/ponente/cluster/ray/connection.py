@@ -4,8 +4,10 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,16 +52,30 @@ def connect(address: str) -> None:
     environment = json.loads(given) if given else None
     options: dict[str, Any] = {"include_dashboard": False} if address == LOCAL else {}
     try:
-        ray.init(
-            address=address,
-            namespace=_NAMESPACE,
-            log_to_driver=given is not None,  # in a step, whose log takes what its workers elsewhere print
-            logging_level=logging.WARNING,
-            runtime_env=environment,
-            **options,
-        )
+        with _own_signals():
+            ray.init(
+                address=address,
+                namespace=_NAMESPACE,
+                log_to_driver=given is not None,  # in a step, whose log takes what its workers elsewhere print
+                logging_level=logging.WARNING,
+                runtime_env=environment,
+                **options,
+            )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise _no_cluster(address, error) from error
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keeps what this process does on SIGTERM: Ray would end it as if it had failed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _check_address(address: str) -> None:

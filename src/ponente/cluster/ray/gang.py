@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ponente.cluster.address import cluster_address
 from ponente.cluster.launch import LOST_EXIT, RESUME_EXIT, Task
 from ponente.cluster.ray.connection import connect, handed_on, nodes, own_paths
-from ponente.cluster.ray.host import TaskHost
+from ponente.cluster.ray.host import Ending, TaskHost
 from ponente.cluster.ray.resources import host_options
 from ponente.cluster.resources import Resources, TpuPodConfig
 
@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.5
 _GRACE_SECONDS = 120.0  # for a checkpoint after SIGTERM
 _PATIENCE_SECONDS = 60.0
+_PREEMPTED = (RESUME_EXIT, LOST_EXIT, -signal.SIGKILL, -signal.SIGTERM)
 
 Member = Callable[[int, int, str], Task]  # (number, count, address of the first) -> what it does
 
@@ -61,18 +62,19 @@ def run_gang(member: Member, resources: Resources, secrets: list[str], retries: 
     errors = preemptions = 0
     while True:
         with _hosts(resources) as hosts:
-            codes = _run_once(hosts, member, secrets)
-            failed = next((number for number, code in enumerate(codes) if code), None)
-            if failed is None:
-                return
-            tail = _tail(hosts[failed])
-        if all(code in (0, RESUME_EXIT, LOST_EXIT) or code < 0 for code in codes):
+            endings = _run_once(hosts, member, secrets)
+        codes = [ending.code for ending in endings]
+        failed = next((number for number, code in enumerate(codes) if code > 0), None)
+        if not any(codes):
+            return
+        if any(code in _PREEMPTED for code in codes):  # those that are left end with an error
             preemptions += 1
         else:
             errors += 1
         told = ", ".join(f"process {index}: {_how(code)}" for index, code in enumerate(codes))
         if errors > retries.errors or preemptions > retries.preemptions:
-            raise GangError(f"{told}; what process {failed} said last:\n{tail}")
+            said = "" if failed is None else f"; what process {failed} said last:\n{endings[failed].tail}"
+            raise GangError(f"{told}{said}")
         logger.warning("%s; all begin again", told)
         time.sleep(min(10.0, 0.1 * 2 ** min(errors + preemptions, 10)))
 
@@ -165,58 +167,50 @@ def _await(group: PlacementGroup, what: str) -> None:
         logger.warning("the cluster does not have %s to spare yet; still waiting", what)
 
 
-def _run_once(hosts: list[Any], member: Member, secrets: list[str]) -> list[int]:
+def _run_once(hosts: list[Any], member: Member, secrets: list[str]) -> list[Ending]:
     """Runs all processes until all have ended; the first that fails ends the others."""
-    codes: dict[int, int] = {}
+    ended: dict[int, Ending] = {}
     try:
         address = ray.get(hosts[0].free_address.remote())
-        for number, host in enumerate(hosts):
-            task = member(number, len(hosts), address)
-            task = replace(task, env={**handed_on(), **task.env}, path=own_paths())
-            ray.get(host.start.remote(task, secrets))
-    except RayActorError:
-        return [LOST_EXIT] * len(hosts)
+        tasks = [member(number, len(hosts), address) for number in range(len(hosts))]
+        env = [{**handed_on(), **task.env} for task in tasks]
+        wholes = [replace(task, env=own, path=own_paths()) for task, own in zip(tasks, env, strict=True)]
+        ray.get([host.start.remote(whole, secrets) for host, whole in zip(hosts, wholes, strict=True)])
+    except RayError as error:
+        return [Ending(LOST_EXIT, str(error))] * len(hosts)
     try:
-        _collect(hosts, codes, lambda: len(codes) < len(hosts) and not any(codes.values()))
+        _collect(hosts, ended, lambda: len(ended) < len(hosts) and not any(one.code for one in ended.values()))
     finally:  # after a failure, and where this process is asked to end
-        if len(codes) < len(hosts):
-            _stop(hosts, codes)
-    return [codes.get(number, -signal.SIGKILL) for number in range(len(hosts))]
+        if len(ended) < len(hosts):
+            _stop(hosts, ended)
+    return [ended.get(number, Ending(-signal.SIGKILL, "")) for number in range(len(hosts))]
 
 
-def _collect(hosts: list[Any], codes: dict[int, int], go_on: Callable[[], bool]) -> None:
+def _collect(hosts: list[Any], ended: dict[int, Ending], go_on: Callable[[], bool]) -> None:
+    """Asks all that have not ended, at once, again and again."""
+    asked: dict[Any, int] = {}
     while go_on():
-        for number, host in enumerate(hosts):
-            if number not in codes:
-                try:
-                    _look(number, host, codes)
-                except ActorUnavailableError:  # for the moment, says Ray
-                    time.sleep(1.0)
+        waiting = set(range(len(hosts))) - set(ended) - set(asked.values())
+        asked |= {hosts[number].wait.remote(_LOOK_SECONDS): number for number in waiting}
+        answered, _ = ray.wait(list(asked), num_returns=1, timeout=2 * _LOOK_SECONDS)
+        for answer in answered:
+            number = asked.pop(answer)
+            try:
+                ending = ray.get(answer)
+            except ActorUnavailableError:  # for the moment, says Ray
+                time.sleep(_LOOK_SECONDS)
+                continue
+            except RayError as error:
+                ending = Ending(LOST_EXIT, str(error))
+            if ending is not None:
+                ended[number] = ending
 
 
-def _look(number: int, host: Any, codes: dict[int, int]) -> None:
-    try:
-        code = ray.get(host.wait.remote(_LOOK_SECONDS))
-    except ActorUnavailableError:
-        raise
-    except RayActorError:
-        code = LOST_EXIT
-    if code is not None:
-        codes[number] = code
-
-
-def _stop(hosts: list[Any], codes: dict[int, int]) -> None:
+def _stop(hosts: list[Any], ended: dict[int, Ending]) -> None:
     """Asks what still runs to save and end."""
     for number, host in enumerate(hosts):
-        if number not in codes:
+        if number not in ended:
             with contextlib.suppress(RayError):
                 host.stop.remote(signal.SIGTERM)
     until = time.monotonic() + _GRACE_SECONDS
-    _collect(hosts, codes, lambda: len(codes) < len(hosts) and time.monotonic() < until)
-
-
-def _tail(host: Any) -> str:
-    try:
-        return str(ray.get(host.tail.remote(), timeout=10))
-    except RayError as error:
-        return str(error)
+    _collect(hosts, ended, lambda: len(ended) < len(hosts) and time.monotonic() < until)

@@ -5,29 +5,41 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
+from ray import cloudpickle
 
 from ponente.cluster.launch import Running, SubprocessLauncher, Task
 from ponente.cluster.ray.connection import membership
 from ponente.cluster.workers import Counted, Ended, call_safely
+from ponente.config.errors import RefusedError
 from ponente.store.redaction import Redactor
 
 _LINGER_SECONDS = 3.0  # for whoever started it to ask how it ended; its log tells the rest
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How a task ended: its exit code, and the last lines that it printed."""
+
+    code: int
+    tail: str
+
+
 class TaskHost:
     """On some machine of the cluster: one task, in a process of its own, as on a laptop.
 
-    It outlives the driver that asked for it, and goes when its task has ended.
+    With a task from the start it outlives the driver that asked for it, and goes when the task has ended; else it ends
+    with its owner.
     """
 
     def __init__(self, task: Task | None = None, secrets: Sequence[str] = ()) -> None:
         self._ended = threading.Event()
         self._code = 0
         self._running: Running | None = None
+        self._is_detached = task is not None
         if task is not None:
             self.start(task, secrets)
 
@@ -40,13 +52,14 @@ class TaskHost:
     def _end(self, code: int) -> None:
         self._code = code
         self._ended.set()
-        timer = threading.Timer(_LINGER_SECONDS, os._exit, (0,))  # nobody has asked: the driver is gone
-        timer.daemon = True
-        timer.start()
+        if self._is_detached:
+            timer = threading.Timer(_LINGER_SECONDS, os._exit, (0,))  # nobody has asked: the driver is gone
+            timer.daemon = True
+            timer.start()
 
-    def wait(self, seconds: float) -> int | None:
-        """The exit code, if it ends in that time."""
-        return self._code if self._ended.wait(seconds) else None
+    def wait(self, seconds: float) -> Ending | None:
+        """How it ended, if it does in that time."""
+        return Ending(self._code, self.tail()) if self._ended.wait(seconds) else None
 
     def stop(self, signal_number: int) -> None:
         """Sends a signal to all processes of the task."""
@@ -68,10 +81,15 @@ class TaskHost:
 class ShardHost:
     """On some machine of the cluster: a worker of a sharded map."""
 
-    def __init__(self, call: Callable[[int], Any], path: Sequence[str], variables: Mapping[str, str]) -> None:
+    def __init__(self, call: bytes, path: Sequence[str], variables: Mapping[str, str], place: str) -> None:
         os.environ.update(variables)
         sys.path[:0] = [one for one in path if one not in sys.path]
-        self._call = call
+        if "://" not in place and not os.path.isdir(place):
+            raise RefusedError(
+                f"found no {place} on {socket.gethostname()}; needed a place that all machines of the cluster see: a "
+                "bucket, or a disk that they share"
+            )
+        self._call: Callable[[int], Any] = cloudpickle.loads(call)  # only now: its modules may lie in those folders
         self._counted: Counted | None = None
 
     def node(self) -> str:

@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RuntimeEnvSetupError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayError, RuntimeEnvSetupError
 
 from ponente.cluster.launch import LOST_EXIT, OnExit, Running, Task
 from ponente.cluster.ray.connection import handed_on, own_paths
-from ponente.cluster.ray.host import TaskHost
-from ponente.cluster.ray.resources import task_options
+from ponente.cluster.ray.host import Ending, TaskHost
+from ponente.cluster.ray.resources import task_options, without_accelerators
 from ponente.store.redaction import Redactor
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,8 @@ class RayLauncher:
 
     def start(self, task: Task, on_exit: OnExit) -> Running:
         options = task_options(task.resources)
-        whole = replace(task, env={**handed_on(), **task.env}, path=own_paths(), resources=None)
+        variables = {**handed_on(), **without_accelerators(task.resources), **task.env}
+        whole = replace(task, env=variables, path=own_paths(), resources=None)
         actor = self._host.options(
             name=f"{task.name}-{secrets.token_hex(8)}",  # what is detached must have one
             lifetime="detached",
@@ -75,30 +76,33 @@ class _OnRay:
     def _end(self) -> int:
         while True:
             try:
-                code = self._ask()
-                if code is not None:
-                    self._tail = ray.get(self._actor.tail.remote())
-                    return code
+                ending = self._ask()
+                if ending is not None:
+                    self._tail = ending.tail
+                    return ending.code
             except ActorUnavailableError:  # for the moment, says Ray
                 time.sleep(1.0)
             except RuntimeEnvSetupError as error:
                 self._tail = f"its environment could not be made: {error}"
                 return 1
+            except OutOfMemoryError as error:
+                self._tail = str(error)
+                return -signal.SIGKILL
             except ActorDiedError as error:
                 self._tail = str(error)
-                return 1 if "creation task" in self._tail else LOST_EXIT
+                return 1 if error.actor_init_failed else LOST_EXIT
             except RayError as error:
                 self._tail = f"Ray lost sight of it: {error}"
                 return LOST_EXIT
 
-    def _ask(self) -> int | None:
+    def _ask(self) -> Ending | None:
         asked = self._actor.wait.remote(_ASK_SECONDS if self._is_placed else 0.0)
         ready, _ = ray.wait([asked], timeout=_PATIENCE_SECONDS)
         if not ready:
             logger.warning("%s: no machine has %s to spare yet; still waiting", self._name, self._asked)
-        code: int | None = ray.get(asked)
+        ending: Ending | None = ray.get(asked)
         self._is_placed = True
-        return code
+        return ending
 
     def stop(self, signal_number: int) -> None:
         with contextlib.suppress(RayError):

@@ -29,3 +29,10 @@ def host_options(resources: Resources) -> dict[str, Any]:
     if isinstance(resources, TpuPodConfig):
         return {"num_cpus": 0, "resources": {"TPU": resources.chips_per_host}}
     return task_options(replace(resources, host_count=1))
+
+
+def without_accelerators(resources: Resources | None) -> dict[str, str]:
+    """Variables of a process that asked for cores alone, or leads others: Ray hides no accelerator from it."""
+    if isinstance(resources, CpuOnly) or (resources is not None and resources.host_count > 1):
+        return {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+    return {}

@@ -7,11 +7,13 @@ import contextlib
 import logging
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 import ray
+from ray import cloudpickle
 from ray.exceptions import RayActorError, RayError
 
 from ponente.cluster.ray.connection import connect, handed_on, nodes, own_paths
@@ -21,15 +23,22 @@ from ponente.cluster.workers import READY, WorkerProcess
 logger = logging.getLogger(__name__)
 
 _COUNT_SECONDS = 0.5
+_COUNT_CORES_SECONDS = 10.0
+_SPARE = 2
 _MOST_DEATHS = 20  # of workers before they were ready
 
 
 class RayWorkers:
-    """Workers from the cluster at an address, as many as it has cores, and no more than `most`."""
+    """Workers from the cluster at an address: `most` if so many were asked for, else as many as it has cores by now,
+    and a few more, for which it may start machines.
+    """
 
-    def __init__(self, address: str, most: int) -> None:
+    def __init__(self, address: str, most: int, place: str, *, is_asked: bool) -> None:
         connect(address)
-        self._count = min(most, int(ray.cluster_resources().get("CPU", 0)))  # type: ignore[no-untyped-call]
+        self._most = most
+        self._place = place
+        self._is_asked = is_asked
+        self._cores, self._counted_at = 0, -_COUNT_CORES_SECONDS
         self._host: Any = ray.remote(ShardHost)
         self._call: Any = None
         self._alive: set[_RayWorker] = set()
@@ -38,13 +47,22 @@ class RayWorkers:
     @property
     def wanted(self) -> int:
         self._alive = {worker for worker in self._alive if not worker.is_over}
-        return self._count - len(self._alive) if self._deaths < _MOST_DEATHS else 0
+        limit = self._most if self._is_asked else min(self._most, self._cores_now() + _SPARE)
+        return limit - len(self._alive) if self._deaths < _MOST_DEATHS else 0
+
+    def _cores_now(self) -> int:
+        if time.monotonic() - self._counted_at > _COUNT_CORES_SECONDS:
+            self._counted_at = time.monotonic()
+            self._cores = int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+        return self._cores
 
     def worker(self, call: Callable[[int], Any]) -> tuple[Connection, WorkerProcess]:
         if self._call is None:
-            self._call = ray.put(call)
+            self._call = ray.put(cloudpickle.dumps(call))  # type: ignore[no-untyped-call]
         ours, theirs = multiprocessing.Pipe()
-        actor = self._host.options(num_cpus=1, max_concurrency=2).remote(self._call, own_paths(), handed_on())
+        actor = self._host.options(num_cpus=1, max_concurrency=2).remote(
+            self._call, own_paths(), handed_on(), self._place
+        )
         worker = _RayWorker(actor, theirs)
         self._alive.add(worker)
         worker.follow()
