@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -12,9 +13,11 @@ from pathlib import Path
 import hosts
 import lanes
 import pytest
+import spread
 from harness import Ended, Reference, Site, note, seeds, wait_until
 from quick import QUICK
 
+from ponente.executor.records import Outcome
 from ponente.store.metrics import read_metrics
 
 DEVICES = "--xla_force_host_platform_device_count=2"
@@ -97,7 +100,6 @@ def test_outputs_are_those_of_a_local_run_and_no_shard_is_made_twice(
     ended = site.run("--cluster", nodes.address, **RAY)
     expect_done(site, ended, alone)
     assert set(site.traces("shard-*").values()) == {1}
-    assert site.traces("elsewhere")["elsewhere"] > 0
     again = site.run("--cluster", nodes.address, **RAY)
     assert again.code == 0 and "every step was a hit: 33 steps" in again.out, again
 
@@ -127,6 +129,50 @@ def test_a_driver_that_dies_leaves_its_steps_running_and_the_next_one_waits_for_
     note("driver of a Ray cluster killed", phase="in maps and steps")
     expect_done(site, site.run("--cluster", nodes.address, **RAY), alone)
     assert set(site.traces("shard-*").values()) == {1}  # what ran went on
+
+
+@pytest.fixture
+def wide(nodes: TwoNodes, root: Path) -> Iterator[Site]:
+    nodes.do("restore")
+    made = Site(Path(spread.__file__), root / "wide")
+    yield made
+    made.kill_everything()
+
+
+def expect_squares(site: Site, ended: Ended) -> None:
+    assert ended.code == 0, ended
+    files = {f"squares/{number:05d}.txt": str(number).encode() for number in range(spread.SHARDS)}
+    squares = json.dumps([number**2 for number in range(spread.SHARDS)]).encode()
+    assert site.published(spread.squares) == {"squares.json": squares, **files}
+
+
+def elsewhere(site: Site, least: int) -> bool:
+    """Whether so many shards were begun by workers that are not the step's own."""
+    return site.traces("elsewhere").get("elsewhere", 0) >= least
+
+
+@pytest.mark.parametrize("seed", seeds(1, soak=10))
+def test_a_map_takes_on_workers_elsewhere_and_goes_on_when_their_node_dies(
+    seed: int, nodes: TwoNodes, wide: Site
+) -> None:
+    program = wide.start("--cluster", nodes.address, **RAY)
+    wait_until(lambda: elsewhere(wide, random.Random(seed).randint(2, 12)), "workers elsewhere had begun")
+    nodes.do("kill")
+    note("node of a Ray cluster killed", phase="in a map that is spread")
+    expect_squares(wide, program.wait())
+    assert sum(wide.traces("shard-*").values()) <= spread.SHARDS + 4  # what was in work there
+
+
+def test_a_driver_that_is_asked_to_stop_stops_its_step_and_the_next_one_goes_on(nodes: TwoNodes, wide: Site) -> None:
+    program = wide.start("--cluster", nodes.address, **RAY)
+    wait_until(lambda: elsewhere(wide, 3), "workers elsewhere had begun")
+    program.kill(signal.SIGTERM)
+    ended = program.wait()
+    assert ended.code == 75, ended
+    [release] = wide.releases(spread.squares)
+    assert release.outcome is Outcome.PREEMPTED, release
+    expect_squares(wide, wide.run("--cluster", nodes.address, **RAY))
+    assert sum(wide.traces("shard-*").values()) <= spread.SHARDS + 8
 
 
 class Training:

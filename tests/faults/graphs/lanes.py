@@ -4,7 +4,6 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import traces
 from diamond import read, write
@@ -36,15 +35,13 @@ def spread(config: LaneConfig) -> None:
     """A sharded map that asks for more workers than the step has cores."""
     seed = read(config.before).decode()
     shards = [f"{seed}.{number}" for number in range(SHARDS)]
-    result = map_shards(work, shards, name="parts", suffix=".txt", workers=3, timeout_seconds=60)
+    result = map_shards(work, shards, name="parts", suffix=".txt", workers=3)
     write(config.output_path, json.dumps(result.values).encode())
 
 
 def work(shard: str, output_path: str) -> str:
     traces.leave(f"shard-{shard}")
-    if b"ray::" in Path("/proc/self/cmdline").read_bytes():
-        traces.leave("elsewhere")
-    time.sleep(0.3)
+    time.sleep(0.05)
     digest = hashlib.sha256(shard.encode()).hexdigest()
     write(output_path, digest.encode())
     return digest[:8]
