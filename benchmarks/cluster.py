@@ -3,7 +3,7 @@
 Run:  .venv/bin/python benchmarks/cluster.py [--shards 10000] [--repeats 3]    (tokenize.py --cluster runs it too)
 In:   the text of corpus.py, and the GPT-2 tokenizer of ../shared/data; a Ray cluster of two cores is started here.
 Out:  a table, and last a line of JSON: tokens_over_local (our text bytes a second on the cluster / without it, after
-      start-up: the time of one short document is taken off both), microseconds a shard of both, and their ratio.
+      start-up: of the corpus thrice over, less once), microseconds a shard of both, and their ratio.
 """
 
 import argparse
@@ -29,7 +29,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shards", type=int, default=10_000)
     parser.add_argument("--repeats", type=int, default=3, help="the median counts (default: %(default)s)")
-    parser.add_argument("--megabytes", type=int, default=60, help="of compressed text (default: %(default)s)")
     run(parser.parse_args())
 
 
@@ -53,30 +52,34 @@ def run(flags: argparse.Namespace) -> None:
 
 
 def tokens(folder: Path, address: str, flags: argparse.Namespace) -> dict[str, float]:
-    """Builds of a cache in turn, on the cluster and without it."""
+    """Builds of a cache in turn, on the cluster and without it: of the corpus thrice over, less once."""
     tokenizer = shared_archive("tokenizers") / "gpt2"
-    files, size = [], 0
-    for shard in prepared_corpus("gz").shards:
-        if size < flags.megabytes * 1_000_000:
-            files.append(str(shard))
-            size += Path(shard).stat().st_size
-    short = [folder / f"short-{number}.jsonl" for number in range(WORKERS)]
-    for file in short:
-        file.write_text(json.dumps({"text": "One short document."}) + "\n")
+    files = {times: links(prepared_corpus("gz").shards, folder / f"corpus-{times}", times) for times in (1, 3)}
     ways: dict[str, list[str]] = {"local": [], "cluster": ["--cluster", address]}
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(flags.repeats):
         for way, extra in ways.items():
             note(f"tokens, round {number + 1} of {flags.repeats}: {way}")
-            whole = build(folder, files, tokenizer, extra)
-            start = build(folder, [str(file) for file in short], tokenizer, extra)
-            seconds[way].append(whole - start)
+            few, many = (build(folder, files[times], tokenizer, extra) for times in (1, 3))
+            seconds[way].append(many - few)
     medians = {way: statistics.median(times) for way, times in seconds.items()}
     return {
         "tokens_local_seconds": medians["local"],
         "tokens_cluster_seconds": medians["cluster"],
         "tokens_over_local": medians["local"] / medians["cluster"],
     }
+
+
+def links(shards: list[Path], folder: Path, times: int) -> list[str]:
+    """Links to the shards, each under `times` names."""
+    folder.mkdir()
+    made = []
+    for number in range(times):
+        for shard in shards:
+            link = folder / f"{number}-{shard.name}"
+            link.symlink_to(shard)
+            made.append(str(link))
+    return made
 
 
 def build(folder: Path, files: list[str], tokenizer: Path, extra: list[str]) -> float:

@@ -60,7 +60,7 @@ def main() -> None:
     if flags.cluster:
         import cluster
 
-        cluster.run(argparse.Namespace(shards=10_000, repeats=flags.repeats, megabytes=60))
+        cluster.run(argparse.Namespace(shards=10_000, repeats=flags.repeats))
         return
     try:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: flags.cores])  # and so of all that is started here
