@@ -67,11 +67,11 @@ def _rename_unless_there(private: Path, target: Path) -> None:
             raise
 
 
-@pytest.fixture(scope="session", params=["moto", pytest.param("seaweedfs", marks=pytest.mark.soak)])
-def s3_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server of this process alone that speaks S3."""
-    kind = s3_servers.moto if request.param == "moto" else s3_servers.seaweedfs
-    with kind(tmp_path_factory.mktemp(request.param)) as address:
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server of this process alone that speaks S3: moto, or what a soak asks for."""
+    kind = os.environ.get(s3_servers.KIND_VARIABLE, "moto")
+    with s3_servers.KINDS[kind](tmp_path_factory.mktemp(kind)) as address:
         yield address
 
 

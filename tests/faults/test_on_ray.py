@@ -14,7 +14,7 @@ import hosts
 import lanes
 import pytest
 import spread
-from harness import Ended, Reference, Site, note, seeds, wait_until
+from harness import SOAK, Ended, Reference, Site, note, seeds, wait_until
 from quick import QUICK
 
 from ponente.executor.records import Outcome
@@ -88,10 +88,12 @@ def site(nodes: TwoNodes, root: Path) -> Iterator[Site]:
     made.kill_everything()
 
 
-def expect_done(site: Site, ended: Ended, alone: Reference) -> None:
+def expect_done(site: Site, ended: Ended, alone: Reference, count: int = lanes.LANES) -> None:
+    """Checks that so many lanes, or the whole graph, are done, and are what they are without Ray."""
     assert ended.code == 0, ended
-    assert site.expect_only_whole_results(lanes.joined, alone.outputs) == len(lanes.STEPS) == 33
-    assert len(site.traces("shard-*")) == lanes.LANES * lanes.SHARDS
+    whole = count == lanes.LANES
+    assert site.expect_only_whole_results(lanes.joined, alone.outputs) == (33 if whole else 4 * count)
+    assert len(site.traces("shard-*")) == count * lanes.SHARDS
 
 
 def test_outputs_are_those_of_a_local_run_and_no_shard_is_made_twice(
@@ -104,30 +106,34 @@ def test_outputs_are_those_of_a_local_run_and_no_shard_is_made_twice(
     assert again.code == 0 and "every step was a hit: 33 steps" in again.out, again
 
 
+FEW = lanes.LANES if os.environ.get(SOAK) else 3  # lanes that are run where something is killed
+ONLY = ("--run_only", f"lanes/[0-{FEW - 1}]/" if FEW < lanes.LANES else "lanes/")
+
+
 @pytest.mark.parametrize("seed", seeds(2, soak=10))
 def test_a_node_that_dies_in_a_map_or_a_step_is_done_without(
     seed: int, nodes: TwoNodes, site: Site, alone: Reference
 ) -> None:
-    program = site.start("--cluster", nodes.address, **RAY)
+    program = site.start("--cluster", nodes.address, *ONLY, **RAY)
     wait_until(lambda: site.traces("shard-*"), "a shard was begun")
-    time.sleep(random.Random(seed).uniform(0.0, 4.0))
+    time.sleep(random.Random(seed).uniform(0.0, 2.0))
     nodes.do("kill")
     note("node of a Ray cluster killed", phase="in maps and steps")
-    expect_done(site, program.wait(), alone)
-    assert sum(site.traces("shard-*").values()) <= lanes.LANES * lanes.SHARDS + 4  # what was in work there
+    expect_done(site, program.wait(), alone, FEW)
+    assert sum(site.traces("shard-*").values()) <= FEW * lanes.SHARDS + 4  # what was in work there
 
 
 @pytest.mark.parametrize("seed", seeds(2, soak=10))
 def test_a_driver_that_dies_leaves_its_steps_running_and_the_next_one_waits_for_them(
     seed: int, nodes: TwoNodes, site: Site, alone: Reference
 ) -> None:
-    program = site.start("--cluster", nodes.address, **RAY)
+    program = site.start("--cluster", nodes.address, *ONLY, **RAY)
     wait_until(lambda: site.traces("shard-*"), "a shard was begun")
     time.sleep(random.Random(50 + seed).uniform(0.0, 2.0))
     program.kill()
     program.wait()
     note("driver of a Ray cluster killed", phase="in maps and steps")
-    expect_done(site, site.run("--cluster", nodes.address, **RAY), alone)
+    expect_done(site, site.run("--cluster", nodes.address, *ONLY, **RAY), alone, FEW)
     assert set(site.traces("shard-*").values()) == {1}  # what ran went on
 
 

@@ -114,14 +114,14 @@ def interpreter(version: str) -> Path:
 
 
 def dependencies(python: Path, version: str) -> Path:
-    """A folder with the one package that identities need, in its locked version, fetched once a machine."""
+    """A folder with the two packages that identities need, in their locked versions, fetched once a machine."""
     lock = (ROOT / "requirements.lock").read_text().splitlines()
-    wanted = next(line.split()[0] for line in lock if line.startswith("msgspec=="))
-    target = DEPENDENCIES / f"{version}-{wanted}"
+    wanted = [line.split()[0] for line in lock if line.startswith(("msgspec==", "packaging=="))]
+    target = DEPENDENCIES / f"{version}-{'-'.join(wanted)}"
     if not target.is_dir():
         DEPENDENCIES.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=DEPENDENCIES) as private:
-            install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", f"{private}/it", wanted]
+            install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", f"{private}/it", *wanted]
             ended = subprocess.run(install, capture_output=True, text=True, timeout=200)
             if ended.returncode:
                 pytest.skip(f"{wanted} cannot be had for Python {version}: {ended.stderr.strip()[-200:]}")
