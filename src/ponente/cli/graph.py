@@ -131,11 +131,11 @@ def _adopt(options: argparse.Namespace, arguments: list[str]) -> int:
 def _gc(options: argparse.Namespace, arguments: list[str]) -> int:
     from ponente.config.durations import seconds_of
     from ponente.executor.garbage import remove, survey
-    from ponente.executor.script import graph_of_script
+    from ponente.executor.script import graphs_of_scripts
     from ponente.store.paths import resolve_prefix
 
     older_than = 0.0 if options.older_than == "0" else seconds_of(options.older_than, "--older_than") or 0.0
-    keep = None if options.keep is None else [graph_of_script(script) for script in options.keep]
+    keep = None if options.keep is None else graphs_of_scripts(options.keep)
     found = survey(resolve_prefix(options.prefix), keep, older_than)
     if not options.delete:
         print(found)

@@ -22,7 +22,7 @@ from ponente.executor.claim import HEART, take_claim
 from ponente.executor.graph import Graph
 from ponente.executor.manifest import Runs, new_run_name
 from ponente.executor.plan import PlanRequest, make_plan
-from ponente.executor.records import Claim, Commit, ErrorNote, Outcome, Release, StepFolder
+from ponente.executor.records import Claim, Commit, ErrorNote, LogView, Outcome, Release, StepFolder
 from ponente.store.paths import relative
 from ponente.store.volume import volume_of
 
@@ -56,6 +56,7 @@ class Survey:
     """What was found under a prefix."""
 
     prefix: str
+    older_than: float
     garbage: list[Garbage]
     held: list[str]  # steps that somebody works on, in words
 
@@ -89,8 +90,10 @@ def survey(prefix: str, keep: Sequence[Graph] | None, older_than: float) -> Surv
             if _left_by(folder):
                 found.append(_garbage(Kind.UNREACHED, folder, folder.path))
         else:
-            found += [_garbage(Kind.STATE, folder, path) for path in _old_states(folder, older_than)]
-    return Survey(prefix, found, held)
+            old = _old_states(folder, folder.view(), older_than)
+            kept = reached or set()
+            found += [_garbage(Kind.STATE, folder, path) for path in old if relative(path, prefix) not in kept]
+    return Survey(prefix, older_than, found, held)
 
 
 def remove(found: Survey) -> Iterator[Garbage]:
@@ -101,7 +104,7 @@ def remove(found: Survey) -> Iterator[Garbage]:
             if one.path in _lost_attempts(one.folder):  # still
                 volume_of(one.path).remove(one.path)
                 yield one
-        elif not alive.is_any() and _remove_claimed(one):
+        elif not alive.is_any() and _remove_claimed(one, found.older_than):
             yield one
 
 
@@ -121,7 +124,7 @@ class _Alive:
         return self._is_any
 
 
-def _remove_claimed(one: Garbage) -> bool:
+def _remove_claimed(one: Garbage, older_than: float) -> bool:
     """Removes what a step left, under a claim; its log stays, and tells of it. False where somebody else is at it."""
     run = new_run_name()
     if _holder(one.folder) is not None or (one.kind is Kind.UNREACHED and not _mark_removed(one.folder, run)):
@@ -133,14 +136,18 @@ def _remove_claimed(one: Garbage) -> bool:
     HEART.add(tenure)
     volume = volume_of(one.path)
     try:
-        for path in [one.path] if one.kind is Kind.STATE else _left_by(one.folder):
+        if one.kind is Kind.STATE:  # if it still is: a run may have committed something of it since
+            left = [path for path in _old_states(one.folder, view, older_than) if path == one.path]
+        else:
+            left = _left_by(one.folder)
+        for path in left:
             volume.remove(path)
     finally:
         HEART.remove(tenure)
         error = ErrorNote(type="Removed", message="ponente gc removed what it had left")
         stopped = Release(outcome=Outcome.PREEMPTED, run=run, time=time.time(), final=False, error=error)
         tenure.end(view.entry if isinstance(view.entry, Commit | Release) else stopped)  # as it was before
-    return True
+    return bool(left)
 
 
 def _mark_removed(folder: StepFolder, run: str) -> bool:
@@ -217,11 +224,10 @@ def _lost_attempts(folder: StepFolder) -> list[str]:
     return [path for path in lost if volume_of(path).is_folder(path)]
 
 
-def _old_states(folder: StepFolder, older_than: float) -> list[str]:
+def _old_states(folder: StepFolder, view: LogView, older_than: float) -> list[str]:
     """State folders that no commit names anything of, long after the last entry of the log and the last write."""
-    view = folder.view()
-    commit = folder.last_commit(view)
-    named = {folder.absolute(place) for place in commit.objects.values()} if commit is not None else set()
+    commits = [entry for _, entry in folder.entries_backwards(view) if isinstance(entry, Commit)]
+    named = {folder.absolute(place) for commit in commits for place in commit.objects.values()}
     states = [f"{folder.path}/{name}" for name in volume_of(folder.path).names(folder.path) if name.startswith("state")]
     unnamed = [state for state in states if not any(place.startswith(f"{state}/") for place in named)]
     entered = view.entry.time if view.entry is not None else 0.0

@@ -173,11 +173,12 @@ class Inquiry:
         if source.identity == target.identity:
             raise RefusedError(f"both names mean {source.folder.name}; name two different steps")
         view = target.folder.view()
-        if isinstance(view.entry, Commit) and view.entry.adopted is not None:
+        has_result = isinstance(view.entry, Commit) and target.folder.missing(view.entry) is None
+        if isinstance(view.entry, Commit) and has_result and view.entry.adopted is not None:
             raise RefusedError(
                 f"{target.folder.name} has adopted {view.entry.adopted.folder} already; --force runs it again"
             )
-        if isinstance(view.entry, Commit):
+        if has_result:
             raise RefusedError(f"{target.folder.name} already has a result of its own; nothing to adopt")
         if isinstance(view.entry, Claim) and not Watcher().is_dead(target.folder, view):
             raise RefusedError(f"{target.folder.name} is being run by process {view.entry.holder.pid}; stop it first")

@@ -197,6 +197,8 @@ class _Planner:
                 f"step {node.name!r} is pinned to {path}, the folder of a step that has not finished; run that step "
                 "first, or pin to data that is whole"
             )
+        if (gone := folder.missing(commit)) is not None:
+            raise RefusedError(f"step {node.name!r} is pinned to {path}, but {gone}; run that step again first")
         return folder.place(commit)
 
     def _collision(self, folder: StepFolder, node: Node, found: str) -> CollisionError:

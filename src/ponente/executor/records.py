@@ -209,7 +209,7 @@ class StepFolder:
     def missing(self, commit: Commit) -> str | None:
         """What is gone of a committed output, in words; None if all is there."""
         output = self.place(commit)
-        if commit.removed:
+        if commit.removed or (commit.adopted is not None and self._is_removed(commit, commit.adopted)):
             return f"{output} was removed by ponente gc"
         if not commit.counts and not volume_of(output).exists(output):
             return f"{output} is gone"
@@ -219,6 +219,12 @@ class StepFolder:
             if found < count:
                 return f"{count - found} of the {count} files in {folder} are gone"
         return None
+
+    def _is_removed(self, commit: Commit, adopted: Adoption) -> bool:
+        """Whether the step whose result was taken over says that it is no result any more."""
+        source = StepFolder(self.prefix, adopted.folder)
+        entries = (entry for _, entry in source.entries_backwards(source.view()))
+        return any(isinstance(one, Commit) and one.removed and one.output == commit.output for one in entries)
 
     def absolute(self, place: str) -> str:
         """A place that the log stores, whole; what it stores is clean already."""

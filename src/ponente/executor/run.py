@@ -33,6 +33,7 @@ _POLL_SECONDS = 0.25
 _PROGRESS_SECONDS = 5.0
 _STILL_RUNNING_SECONDS = 60.0
 _STOP_GRACE_SECONDS = 10.0
+_GANG_GRACE_SECONDS = 130.0  # for a checkpoint of processes on several hosts
 _PREEMPTING_SIGNALS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 
 
@@ -124,10 +125,12 @@ class Driver:
         """Launches a step, unless its log says that it is done, lost, or in somebody else's hands."""
         folder = step.planned.folder
         view = folder.view()
-        news = view.number > step.planned.view.number  # written since the plan was made
-        if isinstance(view.entry, Commit) and (news or not (step.planned.forced or step.planned.output_is_gone)):
-            step.planned.commit = view.entry
-            self._end(step, Fate.DONE if view.entry.run == self._run else Fate.HIT)
+        planned = step.planned.view
+        news = view.number > planned.number and view.entry != planned.entry  # written since the plan was made
+        result = view.entry if isinstance(view.entry, Commit) and not view.entry.removed else None
+        if result is not None and (news or not (step.planned.forced or step.planned.output_is_gone)):
+            step.planned.commit = result
+            self._end(step, Fate.DONE if result.run == self._run else Fate.HIT)
         elif isinstance(view.entry, Release) and news and view.entry.final:
             self._fail(step, view.entry.error)
         elif isinstance(view.entry, Claim) and not self._watcher.is_dead(folder, view):
@@ -216,7 +219,7 @@ class Driver:
         if self._was_ours(view):
             view = self._release_for(step, view, code, tail)
         entry = view.entry
-        if isinstance(entry, Commit) and view.number > step.planned.view.number:
+        if isinstance(entry, Commit) and not entry.removed and view.number > step.planned.view.number:
             step.planned.commit = entry
             self._end(step, Fate.DONE)
         elif code == NO_SPACE_EXIT:
@@ -331,7 +334,10 @@ class Driver:
                 exits[step] = code
             return any(step not in exits for step in started)
 
-        stop_all([step.running for step in started if step.running is not None], still_running, _STOP_GRACE_SECONDS)
+        asked = [step.planned.node.step.resources for step in started]
+        is_gang = any(one is not None and one.host_count > 1 for one in asked)
+        grace = _GANG_GRACE_SECONDS if is_gang else _STOP_GRACE_SECONDS
+        stop_all([step.running for step in started if step.running is not None], still_running, grace)
         for step, code in exits.items():
             view = step.planned.folder.view()
             if self._was_ours(view):

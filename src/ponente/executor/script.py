@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+import ponente
 from ponente.config.errors import RefusedError
 from ponente.executor.graph import Graph, build_graph
 from ponente.executor.step import ExecutorStep
@@ -46,6 +47,20 @@ def graph_of_script(path: str) -> Graph:
     _run(path, [], script)
     assert script.graph is not None
     return script.graph
+
+
+def graphs_of_scripts(paths: Sequence[str]) -> list[Graph]:
+    """The graphs of several scripts, each of which imports modules beside it, of whatever name, as if it were alone."""
+    graphs = []
+    for path in paths:
+        before = set(sys.modules)
+        graphs.append(graph_of_script(path))
+        installed = tuple({sys.prefix, sys.base_prefix, os.path.dirname(os.path.dirname(ponente.__file__))})
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and not os.path.abspath(file).startswith(installed):
+                del sys.modules[name]
+    return graphs
 
 
 def run_script(path: str, argv: list[str]) -> None:

@@ -85,6 +85,8 @@ def _step_status(
         return StepStatus(name, Phase.HIT, step.why)
     if step.state == State.UNNEEDED.value:
         return StepStatus(name, Phase.UNNEEDED, step.why)
+    if isinstance(entry, Commit) and entry.removed:
+        return StepStatus(name, Phase.WAITING, "its result was removed by ponente gc; the same command makes it again")
     if isinstance(entry, Commit):
         detail = "; ".join([f"{entry.seconds:.1f} s", *entry.notes])
         return StepStatus(name, Phase.DONE if entry.run == run else Phase.HIT, detail)

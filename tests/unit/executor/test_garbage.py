@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import winds as script
 from winds import WindConfig, blow, winds
@@ -19,9 +20,10 @@ from ponente.executor.claim import take_claim
 from ponente.executor.garbage import Kind, Survey, remove, survey
 from ponente.executor.graph import build_graph
 from ponente.executor.inquiry import Inquiry
-from ponente.executor.outcome import RunOutcome
+from ponente.executor.outcome import Fate, RunOutcome
 from ponente.executor.plan import Plan, State
-from ponente.executor.records import StepFolder
+from ponente.executor.records import Commit, StepFolder
+from ponente.executor.script import graphs_of_scripts
 from ponente.store.volume import volume_of
 
 Runner = Callable[..., RunOutcome]
@@ -222,3 +224,44 @@ def test_times_are_counted_from_the_last_entry(run: Runner, prefix: str, monkeyp
     monkeypatch.setattr(time, "time", lambda: now + 8 * DAY)
     assert kinds(survey(prefix, None, 7 * DAY)) == [Kind.STATE]
     assert json.dumps(survey(prefix, None, 9 * DAY).held) == "[]" and not survey(prefix, None, 9 * DAY).garbage
+
+
+def test_a_driver_does_not_take_a_removed_result_for_news(run: Runner, plan: Callable[..., Plan], prefix: str) -> None:
+    run(*winds())
+    made = plan(*winds())
+    removed(survey(prefix, [build_graph([keeping()])], DAY))
+    again = plan(*winds())
+    assert {step.state for step in made.steps} == {State.HIT}
+    assert {step.state for step in again.steps} == {State.RUN}
+    step = folder(prefix, winds()[0])
+    entry = step.view().entry
+    assert isinstance(entry, Commit) and entry.removed
+    outcome = run(*winds())
+    assert [one.fate for one in outcome.steps] == [Fate.DONE] * 3
+    assert survey(prefix, None, 0.0).garbage == []
+
+
+def test_state_that_was_committed_since_the_survey_stays(run: Runner, prefix: str) -> None:
+    run(keeping())
+    found = survey(prefix, None, 0.0)
+    assert kinds(found) == [Kind.STATE]
+    step = folder(prefix, keeping())
+    commit = step.last_commit(step.view())
+    assert commit is not None
+    tenure = take_claim(step, step.view().number, "another-run")
+    assert tenure is not None
+    tenure.end(msgspec.structs.replace(commit, objects={"scratch": f"{step.name}/state/scratch"}))
+    assert removed(found) == [] and os.path.exists(f"{step.path}/state/scratch")
+
+
+def test_scripts_beside_each_other_have_modules_of_their_own(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "common.py").write_text(f"NAME = 'step{number}'\n")
+        (tmp_path / str(number) / "run.py").write_text(
+            "import common, shutil\nfrom ponente.executor import ExecutorStep, executor_main\n"
+            "def nothing(config):\n    pass\n"
+            "if __name__ == '__main__':\n    executor_main([ExecutorStep(name=common.NAME, fn=nothing)])\n"
+        )
+    graphs = graphs_of_scripts([str(tmp_path / str(number) / "run.py") for number in (1, 2)])
+    assert [graph.nodes[0].name for graph in graphs] == ["step1", "step2"]

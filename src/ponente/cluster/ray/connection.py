@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from ponente.cluster.address import CLUSTER_VARIABLE, RUNTIME_VARIABLE
+from ponente.cluster.address import CLUSTER_VARIABLE, RUNTIME_VARIABLE, STEP_VARIABLE
 from ponente.config.errors import RefusedError
 
 LOCAL = "local"
@@ -103,7 +103,12 @@ def _no_cluster(address: str, error: Exception) -> RefusedError:
 def handed_on() -> dict[str, str]:
     """The variables of this process that those on other machines need as well: places, credentials, settings."""
     own = (CLUSTER_VARIABLE, RUNTIME_VARIABLE)
-    return {name: value for name, value in os.environ.items() if name.startswith(_HANDED_ON) and name not in own}
+    of_step = os.environ.get(STEP_VARIABLE, "").split(",")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if (name.startswith(_HANDED_ON) or name in of_step) and name not in own
+    }
 
 
 def own_paths() -> list[str]:

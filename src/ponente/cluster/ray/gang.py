@@ -22,8 +22,8 @@ from ponente.cluster.address import cluster_address
 from ponente.cluster.launch import LOST_EXIT, RESUME_EXIT, Task
 from ponente.cluster.ray.connection import connect, handed_on, nodes, own_paths
 from ponente.cluster.ray.host import Ending, TaskHost
-from ponente.cluster.ray.resources import host_options
-from ponente.cluster.resources import Resources, TpuPodConfig
+from ponente.cluster.ray.resources import host_options, without_accelerators
+from ponente.cluster.resources import CpuOnly, Resources, TpuPodConfig
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +62,13 @@ def run_gang(member: Member, resources: Resources, secrets: list[str], retries: 
     errors = preemptions = 0
     while True:
         with _hosts(resources) as hosts:
-            endings = _run_once(hosts, member, secrets)
+            endings, own = _run_once(hosts, member, resources, secrets)
         codes = [ending.code for ending in endings]
         failed = next((number for number, code in enumerate(codes) if code > 0), None)
         if not any(codes):
             return
-        if any(code in _PREEMPTED for code in codes):  # those that are left end with an error
+        # Those that are left when one is lost end with an error; those that we ask to end, as if they were preempted.
+        if any(code in _PREEMPTED for code in own) or LOST_EXIT in codes:
             preemptions += 1
         else:
             errors += 1
@@ -128,38 +129,36 @@ def _bundle(options: dict[str, Any]) -> dict[str, float]:
 @contextlib.contextmanager
 def _slices(resources: TpuPodConfig) -> Iterator[list[tuple[PlacementGroup, int]]]:
     """All hosts of each slice: its first one is reserved by the resource that Ray gives it, which names the slice."""
-    heads: list[PlacementGroup] = []
-    groups: list[PlacementGroup] = []
+    groups = [placement_group([{resources.head: 1}] * resources.slice_count, strategy="STRICT_SPREAD")]
     places: list[tuple[PlacementGroup, int]] = []
     try:
-        for _ in range(resources.slice_count):
-            head = placement_group([{resources.head: 1}])
-            heads.append(head)
-            _await(head, f"a slice {resources.tpu_type}")
-            name = _slice_name(head, resources.head)
+        # All at once: two gangs that each have one slice would wait for the other's for ever.
+        _await(groups[0], f"{resources.slice_count} slices {resources.tpu_type}")
+        for name in _slice_names(groups[0], resources.head):
             bundles = [{"TPU": float(resources.chips_per_host), name: 1.0}] * resources.hosts_per_slice
-            group = placement_group(bundles, strategy="STRICT_SPREAD")
-            groups.append(group)
-            _await(group, f"{resources.hosts_per_slice} hosts of slice {name}")
-            places += [(group, index) for index in range(resources.hosts_per_slice)]
+            groups.append(placement_group(bundles, strategy="STRICT_SPREAD"))
+            _await(groups[-1], f"{resources.hosts_per_slice} hosts of slice {name}")
+            places += [(groups[-1], index) for index in range(resources.hosts_per_slice)]
         yield places
     finally:
-        for group in (*groups, *heads):
+        for group in groups:
             remove_placement_group(group)
 
 
-def _slice_name(head: PlacementGroup, resource: str) -> str:
-    """The resource that all hosts of the slice have: their labels name the slice."""
-    table = ray.util.placement_group_table(head)
-    node = next(iter(table["bundles_to_node_id"].values()))
-    [found] = [one for one in nodes() if one["NodeID"] == node]
-    name = found.get("Labels", {}).get("ray.io/tpu-slice-name")
-    if name and name in found["Resources"]:
-        return str(name)
-    raise GangError(
-        f"found {resource} on a machine whose slice has no name (labels {found.get('Labels')}); "
-        "needed Ray's own label ray.io/tpu-slice-name and a resource of that name"
-    )
+def _slice_names(heads: PlacementGroup, resource: str) -> list[str]:
+    """The resources that all hosts of each slice have: their labels name the slice."""
+    table = ray.util.placement_group_table(heads)
+    there = {one["NodeID"]: one for one in nodes()}
+    names = []
+    for node in table["bundles_to_node_id"].values():
+        name = there[node].get("Labels", {}).get("ray.io/tpu-slice-name")
+        if not name or name not in there[node]["Resources"]:
+            raise GangError(
+                f"found {resource} on a machine whose slice has no name (labels {there[node].get('Labels')}); "
+                "needed Ray's own label ray.io/tpu-slice-name and a resource of that name"
+            )
+        names.append(str(name))
+    return names
 
 
 def _await(group: PlacementGroup, what: str) -> None:
@@ -167,23 +166,31 @@ def _await(group: PlacementGroup, what: str) -> None:
         logger.warning("the cluster does not have %s to spare yet; still waiting", what)
 
 
-def _run_once(hosts: list[Any], member: Member, secrets: list[str]) -> list[Ending]:
-    """Runs all processes until all have ended; the first that fails ends the others."""
+def _run_once(
+    hosts: list[Any], member: Member, resources: Resources, secrets: list[str]
+) -> tuple[list[Ending], list[int]]:
+    """Runs all processes until all have ended; the first that fails ends the others.
+
+    Returns:
+        How each ended, and the exit codes of those that ended by themselves.
+    """
     ended: dict[int, Ending] = {}
     try:
         address = ray.get(hosts[0].free_address.remote())
         tasks = [member(number, len(hosts), address) for number in range(len(hosts))]
-        env = [{**handed_on(), **task.env} for task in tasks]
+        hidden = without_accelerators(resources) if isinstance(resources, CpuOnly) else {}
+        env = [{**handed_on(), **hidden, **task.env} for task in tasks]
         wholes = [replace(task, env=own, path=own_paths()) for task, own in zip(tasks, env, strict=True)]
         ray.get([host.start.remote(whole, secrets) for host, whole in zip(hosts, wholes, strict=True)])
     except RayError as error:
-        return [Ending(LOST_EXIT, str(error))] * len(hosts)
+        return [Ending(LOST_EXIT, str(error))] * len(hosts), [LOST_EXIT]
     try:
         _collect(hosts, ended, lambda: len(ended) < len(hosts) and not any(one.code for one in ended.values()))
     finally:  # after a failure, and where this process is asked to end
+        own = [one.code for one in ended.values()]
         if len(ended) < len(hosts):
             _stop(hosts, ended)
-    return [ended.get(number, Ending(-signal.SIGKILL, "")) for number in range(len(hosts))]
+    return [ended.get(number, Ending(-signal.SIGKILL, "")) for number in range(len(hosts))], own
 
 
 def _collect(hosts: list[Any], ended: dict[int, Ending], go_on: Callable[[], bool]) -> None:

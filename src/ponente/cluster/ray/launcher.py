@@ -16,6 +16,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayError, RuntimeEnvSetupError
 
+from ponente.cluster.address import STEP_VARIABLE
 from ponente.cluster.launch import LOST_EXIT, OnExit, Running, Task
 from ponente.cluster.ray.connection import handed_on, own_paths
 from ponente.cluster.ray.host import Ending, TaskHost
@@ -39,7 +40,8 @@ class RayLauncher:
 
     def start(self, task: Task, on_exit: OnExit) -> Running:
         options = task_options(task.resources)
-        variables = {**handed_on(), **without_accelerators(task.resources), **task.env}
+        named = {STEP_VARIABLE: ",".join(task.env)} if task.env else {}
+        variables = {**handed_on(), **without_accelerators(task.resources), **named, **task.env}
         whole = replace(task, env=variables, path=own_paths(), resources=None)
         actor = self._host.options(
             name=f"{task.name}-{secrets.token_hex(8)}",  # what is detached must have one

@@ -7,6 +7,7 @@ machine, and its steps wherever there is room.
 import asyncio
 import logging
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,8 +71,12 @@ class Jobs:
             async for lines in self._client.tail_job_logs(name):
                 write(lines)
 
-        asyncio.run(carry())
-        job = self.job(name)
+        try:
+            asyncio.run(carry())
+        except RuntimeError as error:
+            logger.warning("the log of %s was cut off (%s); waiting for its end", name, error)
+        while not (job := self.job(name)).is_over:
+            time.sleep(1.0)
         if job.status == JobStatus.SUCCEEDED:
             return 0
         if job.exit_code is None:
