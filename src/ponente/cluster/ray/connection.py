@@ -17,6 +17,7 @@ from ponente.cluster.address import CLUSTER_VARIABLE, RUNTIME_VARIABLE, STEP_VAR
 from ponente.config.errors import RefusedError
 
 LOCAL = "local"
+_AUTO = "auto"
 _PATIENCE_SECONDS = 10.0
 _NAMESPACE = "ponente"
 _HANDED_ON = ("PONENTE_", "AWS_", "GOOGLE_", "HF_", "HUGGING_FACE_", "WANDB_")  # not JAX_: machines differ
@@ -45,6 +46,8 @@ def connect(address: str) -> None:
     """Joins a cluster until this process ends."""
     if ray.is_initialized():
         return
+    if address == _AUTO:  # a job knows its cluster; else Ray takes the one that was started last on this machine
+        address = os.environ.get("RAY_ADDRESS") or _AUTO
     _check_address(address)
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
