@@ -6,6 +6,7 @@ Moto looks whether an object is there and then puts it, so that of two requests 
 real store allows.
 """
 
+import io
 import sys
 import threading
 from collections.abc import Iterable
@@ -19,6 +20,10 @@ lock = threading.Lock()
 
 
 def one_at_a_time(environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    """Reads a request whole before its turn comes: a client that is stopped in the middle must hold up nobody."""
+    given, length = environment["wsgi.input"], environment.get("CONTENT_LENGTH")
+    is_chunked = "chunked" in environment.get("HTTP_TRANSFER_ENCODING", "").lower()
+    environment["wsgi.input"] = io.BytesIO(given.read() if is_chunked else given.read(int(length or 0)))
     with lock:
         return list(moto(environment, start_response))
 
