@@ -288,10 +288,11 @@ def test_a_step_has_the_packages_that_it_names(nodes: TwoNodes, tmp_path: Path) 
 
 
 def ponente(*arguments: str, code: int = 0) -> str:
+    """What a command prints; of one that is refused, why."""
     command = [sys.executable, "-m", "ponente", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **RAY})
     assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
+    return done.stderr if code == 2 else done.stdout
 
 
 def test_a_tree_is_shipped_its_log_followed_and_its_exit_code_returned(nodes: TwoNodes, tmp_path: Path) -> None:
@@ -327,11 +328,4 @@ def test_a_tree_is_shipped_its_log_followed_and_its_exit_code_returned(nodes: Tw
     assert sleeping in ponente("cluster", "list", *server)
     wait_until(lambda: "RUNNING" in ponente("cluster", "list", *server), "the job began")
     assert "asked" in ponente("cluster", "stop", *server, sleeping)
-    assert "found no job 'none'" in _refused("cluster", "logs", *server, "none")
-
-
-def _refused(*arguments: str) -> str:
-    command = [sys.executable, "-m", "ponente", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **RAY})
-    assert done.returncode == 2, done.stdout + done.stderr
-    return done.stderr
+    assert "found no job 'none'" in ponente("cluster", "logs", *server, "none", code=2)

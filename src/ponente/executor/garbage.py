@@ -5,17 +5,14 @@ process works on is left alone, and so is everything that somebody may be readin
 alive, only lost attempts go. What goes is claimed first, so that nobody begins to work on it meanwhile.
 """
 
-import contextlib
-import datetime
 import itertools
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-import fsspec
 import msgspec
+from rich.filesize import decimal
 
 from ponente.cluster.process import is_gone
 from ponente.executor.claim import HEART, take_claim
@@ -24,6 +21,7 @@ from ponente.executor.manifest import Runs, new_run_name
 from ponente.executor.plan import PlanRequest, make_plan
 from ponente.executor.records import Claim, Commit, ErrorNote, LogView, Outcome, Release, StepFolder
 from ponente.store.paths import relative
+from ponente.store.usage import last_written, size_of
 from ponente.store.volume import volume_of
 
 _LOOK_SECONDS = 5.0
@@ -48,7 +46,7 @@ class Garbage:
     size: int
 
     def __str__(self) -> str:
-        return f"{self.kind.value:<14}{_human(self.size):>10}  {self.path}"
+        return f"{self.kind.value:<14}{decimal(self.size):>10}  {self.path}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Survey:
 
     def __str__(self) -> str:
         lines = [*map(str, self.garbage), *(f"{'in work':<14}{'':>10}  {one}" for one in self.held)]
-        total = f"{len(self.garbage)} folders, {_human(self.size)}"
+        total = f"{len(self.garbage)} folders, {decimal(self.size)}"
         return "\n".join([*lines, total if self.garbage else "nothing to remove"])
 
 
@@ -235,37 +233,4 @@ def _old_states(folder: StepFolder, view: LogView, older_than: float) -> list[st
 
 
 def _garbage(kind: Kind, folder: StepFolder, path: str) -> Garbage:
-    return Garbage(kind, folder, path, _size(path))
-
-
-def _size(path: str) -> int:
-    return sum(size for size, _ in _files(path))
-
-
-def last_written(path: str) -> float | None:
-    """When the newest file at or below a path was written; None where there is none."""
-    return max((written for _, written in _files(path)), default=None)
-
-
-def _files(path: str) -> Iterator[tuple[int, float]]:
-    """Size and time of each file at or below a path."""
-    if "://" not in path:
-        found = [path] if os.path.isfile(path) else []
-        found += [os.path.join(root, name) for root, _, names in os.walk(path) for name in names]
-        for file in found:
-            with contextlib.suppress(FileNotFoundError):  # it went in this moment
-                stat = os.lstat(file)
-                yield stat.st_size, stat.st_mtime
-        return
-    filesystem, inner = fsspec.core.url_to_fs(path)
-    for one in filesystem.find(inner, detail=True).values():
-        written = one.get("LastModified") or one.get("mtime") or one.get("updated")
-        yield int(one["size"] or 0), written.timestamp() if isinstance(written, datetime.datetime) else time.time()
-
-
-def _human(size: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
+    return Garbage(kind, folder, path, size_of(path))

@@ -4,11 +4,9 @@ import json
 from dataclasses import asdict, replace
 from typing import Any
 
-from ponente.cluster.address import cluster_address
 from ponente.cluster.context import StepContext
 from ponente.cluster.launch import Task
 from ponente.cluster.resources import Resources, TpuPodConfig
-from ponente.config.errors import RefusedError
 from ponente.evaluate.perplexity import evaluation_of
 from ponente.executor.transit import pack, unpack
 from ponente.store.paths import join
@@ -22,11 +20,6 @@ _MEMBER = f"{__name__}:train_member"
 
 def train_on_hosts(config: TrainConfig, resources: Resources, step: StepContext, state_path: str) -> TrainResult:
     """Trains with one process on each host; all begin again from the last checkpoint when one is lost."""
-    if cluster_address() is None:
-        raise RefusedError(
-            f"found {resources.host_count} hosts in the resources of step {step.name!r} and no cluster; needed one. "
-            "Run it with --cluster ADDRESS, or ask for one host."
-        )
     from ponente.cluster.ray.gang import run_gang
 
     place = join(state_path, _RESULT)

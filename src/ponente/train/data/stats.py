@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-import fsspec
 import numpy as np
 from numpy.typing import NDArray
+from rich.filesize import decimal
 
 from ponente.batches.batch import LOSS_MASK, LOSS_WEIGHTS
 from ponente.batches.rows import Rows, rows_of
@@ -14,6 +14,7 @@ from ponente.config.errors import RefusedError
 from ponente.store.paths import join
 from ponente.store.token_cache.cache import TokenCache
 from ponente.store.token_cache.ledger import SEGMENTS
+from ponente.store.usage import size_of
 from ponente.train.data.caches import OpenData, open_data
 from ponente.train.data.settings import DataSettings
 from ponente.train.data.table import counted, table
@@ -50,7 +51,7 @@ def _sizes(sources: dict[str, RowSource]) -> Iterator[tuple[str, ...]]:
             name,
             f"{cache.rows:,}",
             f"{cache.tokens:,}",
-            _bytes(fsspec.core.url_to_fs(segments)[0].du(segments)),
+            decimal(size_of(segments)),
             f"{cache.tokens / cache.rows:,.0f}",
             *(f"{int(np.percentile(lengths, percent)):,}" for percent in (50, 90)),
             f"{int(lengths.max()):,}",
@@ -132,12 +133,3 @@ def _weight(settings: DataSettings, name: str) -> str:
     if weights is None:
         return "1"
     return f"{weights.get(name, 0):g}" if isinstance(weights, dict) else "staged"
-
-
-def _bytes(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:,.1f} TB"
