@@ -169,8 +169,9 @@ def test_products_in_8_bits_are_made_by_the_gpu_and_are_near_exact_ones() -> Non
         error = np.linalg.norm(np.asarray(one, np.float64) - np.asarray(other, np.float64))
         assert 0.02 < error / np.linalg.norm(np.asarray(other, np.float64)) < 0.08
     step = jax.jit(lambda *both: value_and_gradients(lambda x, weight: fp8_product(x, weight, 1), *both))
-    program = step.lower(x, weight).compile().as_text()
-    assert 'custom_call_target="__cublas$lt$matmul$f8"' in program  # of small products, XLA may make some by Triton
+    as_in_runs = {"xla_gpu_enable_triton_gemm": False}
+    program = step.lower(x, weight).compile(as_in_runs).as_text()
+    assert 'custom_call_target="__cublas$lt$matmul$f8"' in program
     assert not re.search(r'custom_call_target="__cublas\$(gemm|lt\$matmul)"', program)
 
 

@@ -78,8 +78,17 @@ def test_a_short_training_lowers_the_loss_and_fast_kernels_and_8_bits_train_like
     assert abs(fp8[-10:].mean() - fast[-10:].mean()) < 0.05
 
 
-def test_a_killed_deterministic_run_ends_bit_for_bit_as_one_that_was_not(folder: Path) -> None:
-    flags = ("--trainer.deterministic", "true")
+@pytest.mark.parametrize(
+    "model",
+    [
+        ("--model.scan_layers", "true"),
+        ("--model.scan_layers", "false", "--model.gradient_checkpointing", "false"),
+        ("--model.scan_layers", "false", "--model.gradient_checkpointing", "true"),
+    ],
+    ids=["scanned", "unrolled", "unrolled_recomputed"],
+)
+def test_a_killed_deterministic_run_ends_bit_for_bit_as_one_that_was_not(folder: Path, model: tuple[str, ...]) -> None:
+    flags = ("--trainer.deterministic", "true", *model)
     train(folder, "whole", *flags)
     running = start(folder, "killed", *flags)
     until = time.monotonic() + 200

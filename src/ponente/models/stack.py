@@ -10,6 +10,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from ponente.config.errors import RefusedError
 from ponente.models.activations import LayerActivations
+from ponente.ops import cudnn
 from ponente.ops.kept import ATTENTION, INPUT, PRODUCT, WHOLE
 from ponente.ops.mesh import is_split, whole
 
@@ -96,17 +97,22 @@ def fold_layers(
     """
     count = jax.tree.leaves(layers)[0].shape[0]
     is_anything_split = any(map(is_split, jax.tree.leaves(layers, is_leaf=is_split)))
-    step = _checkpointed(
-        lambda layer, *rest: apply(whole(layer), *rest),
-        "save_all" if checkpointing is False and is_anything_split else checkpointing,
-        is_scanned=is_scanned,
-    )
+
+    def made() -> Callable[..., Any]:
+        return _checkpointed(
+            lambda layer, *rest: apply(whole(layer), *rest),
+            "save_all" if checkpointing is False and is_anything_split else checkpointing,
+            is_scanned=is_scanned,
+        )
+
+    step = made()
     if is_scanned:
         numbers = jnp.arange(count)
         return jax.lax.scan(lambda x, part: step(part[0], x, part[1], part[2]), x, (layers, numbers, extras))
     kept = []
     for number, (layer, extra) in enumerate(_unstacked((layers, extras), count)):
-        x, one = step(layer, x, jnp.asarray(number), extra)
+        one_step = made() if cudnn.tells_calls_apart() else step  # calls of one function share what is traced
+        x, one = one_step(layer, x, jnp.asarray(number), extra)
         kept.append(one)
     return x, jax.tree.map(lambda *parts: jnp.stack(parts), *kept)
 

@@ -6,7 +6,9 @@ start whether they are there and right. B rows, S tokens, N heads, K key-value h
 """
 
 import importlib
+import itertools
 import logging
+import os
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -15,11 +17,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
-from ponente.ops.gpu import capability
+from ponente.ops.gpu import DETERMINISTIC_FLAG, capability
 from ponente.ops.kept import ATTENTION
 
 _HOPPER = 9.0  # the packed form, and long heads, need it
 _MODULE = "jax._src.cudnn.fused_attention_stablehlo"
+_SEED = 42  # of the dropout that is not used
+_seeds = itertools.count(_SEED)
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +58,8 @@ def _backward(scale: float, kept: Any, by_mixed: Array) -> tuple[Array, Array, A
     q, k, v, tables, mixed, statistics = kept
     kernel = importlib.import_module(_MODULE)
     by_q, by_k, by_v, *_ = kernel._dot_product_attention_bwd_p.bind(
-        *(q, k, v, *_arguments(q, k, tables), statistics, mixed, by_mixed), **_options(kernel, tables, scale)
+        *(q, k, v, *_arguments(q, k, tables), statistics, mixed, by_mixed),
+        **{**_options(kernel, tables, scale), "seed": _backward_seed()},
     )
     return by_q, by_k, by_v, None
 
@@ -75,10 +80,23 @@ def _arguments(q: Array, k: Array, tables: Tables | None) -> tuple[Array, ...]:
     return none, lengths, lengths, *offsets, none, none
 
 
+def _backward_seed() -> int:
+    return next(_seeds) if tells_calls_apart() else _SEED
+
+
+def tells_calls_apart() -> bool:
+    """Whether no two calls of the backward kernel may be equal: where XLA is to be deterministic.
+
+    It then fails (`raw_hash_map::at`, in JAX 0.11.2) at a program with two that are, such as two layers. So calls
+    differ in the seed, which is not used.
+    """
+    return DETERMINISTIC_FLAG in os.environ.get("XLA_FLAGS", "")
+
+
 def _options(kernel: Any, tables: Tables | None, scale: float) -> dict[str, Any]:
     return {
         "scale": scale,
-        "seed": 42,
+        "seed": _SEED,
         "dropout_rate": 0.0,
         "variadic_args": (False, False),
         "mask_type": kernel.MaskType.CAUSAL if tables is None else kernel.MaskType.PADDING_CAUSAL,

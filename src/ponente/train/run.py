@@ -85,7 +85,7 @@ def train(config: TrainConfig, *, make_evaluate: MakeEvaluate | None = None) -> 
         name = run_id if is_first(gang) else f"{run_id}.{gang.index}"
         stack.enter_context(logging_to(join(absolute(config.trainer.log_dir), f"{name}.log")))
         stack.enter_context(ending_at_sigterm())
-        check_training_devices(config.trainer, config.model)
+        check_training_devices(config.trainer)
         _check_processes(gang)
         logger.info("run %s on %s", run_id, describe_devices(config.trainer.mesh.layout(jax.devices())))
         resumption = _resumption(config.trainer, run_id, gang)

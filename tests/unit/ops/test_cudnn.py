@@ -1,6 +1,7 @@
 """What cuDNN is asked for, and whether its answer is tried; a plain kernel stands in its place, without a GPU."""
 
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
+from ponente.models.stack import fold_layers
 from ponente.ops import cudnn
 from ponente.ops.attention import Mask, attend
 
@@ -78,6 +81,41 @@ def test_a_kernel_is_used_only_if_its_values_and_gradients_are_right(hopper: Any
         look = lambda x: found.append(cudnn.is_right()) or x  # noqa: E731
         (jax.jit(look) if is_traced else look)(jnp.zeros(1))
         assert found == [expected]
+
+
+@pytest.mark.parametrize("checkpointing", [False, True, "dots_and_attention"])
+@pytest.mark.parametrize("is_deterministic", [True, False])
+def test_no_two_layers_call_the_backward_kernel_equally_where_xla_is_deterministic(
+    checkpointing: bool | str, is_deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true" if is_deterministic else "")
+
+    def loss(scales: jax.Array, x: jax.Array) -> jax.Array:
+        mixed, _ = fold_layers(
+            scales,
+            x,
+            lambda scale, x, *_: (cudnn.attend(x * scale, x, x, None, 0.125), None),
+            is_scanned=False,
+            checkpointing=checkpointing,
+        )
+        return mixed.sum()
+
+    program = jax.make_jaxpr(jax.grad(loss))(jnp.ones(3, jnp.bfloat16), jnp.ones((2, 64, 4, SIZE), jnp.bfloat16))
+    seeds = [
+        equation.params["seed"]
+        for equation in equations(program.jaxpr)
+        if "dot_product_attention_bwd" in equation.primitive.name
+    ]
+    assert len(seeds) == 3
+    assert len(set(seeds)) == (3 if is_deterministic else 1)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All of a program, those of programs within it each time that they are called."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
 
 
 def test_a_kernel_that_is_not_there_is_said_and_not_used(hopper: Any, caplog: pytest.LogCaptureFixture) -> None:
