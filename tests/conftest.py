@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import bucket_servers
 import pytest
-import s3_servers
 from quick import QUICK
 
 DEVICES = "--xla_force_host_platform_device_count=8"
@@ -67,19 +67,36 @@ def _rename_unless_there(private: Path, target: Path) -> None:
             raise
 
 
+_KIND = os.environ.get(bucket_servers.KIND_VARIABLE, "moto")
+
+
 @pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server of this process alone that speaks S3: moto, or what a soak asks for."""
-    kind = os.environ.get(s3_servers.KIND_VARIABLE, "moto")
-    with s3_servers.KINDS[kind](tmp_path_factory.mktemp(kind)) as address:
+def bucket_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server of this process alone: moto's, or what a soak asks for."""
+    with bucket_servers.KINDS[_KIND](tmp_path_factory.mktemp(_KIND)) as address:
         yield address
 
 
 @pytest.fixture
-def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def bucket(bucket_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A fresh place in a bucket, which this process and those that it starts can reach."""
-    s3_servers.reach(s3_server, monkeypatch)
-    return f"s3://tests/{secrets.token_hex(6)}"
+    protocol = bucket_servers.protocol_of(_KIND)
+    bucket_servers.reach(bucket_server, monkeypatch, protocol)
+    return f"{protocol}://tests/{secrets.token_hex(6)}"
+
+
+@pytest.fixture(scope="session")
+def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server of this process alone that speaks as Google's does."""
+    with bucket_servers.gcs(tmp_path_factory.mktemp("gcs")) as address:
+        yield address
+
+
+@pytest.fixture
+def gs_bucket(gcs_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same, in a bucket of Google's kind."""
+    bucket_servers.reach(gcs_server, monkeypatch, "gs")
+    return f"gs://tests/{secrets.token_hex(6)}"
 
 
 @pytest.fixture(scope="session")

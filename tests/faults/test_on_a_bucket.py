@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import bucket_servers
 import diamond
 import fsspec
 import pytest
-import s3_servers
 from disturbing_proxy import disturbing
 from harness import Ended, Reference, Site, note, seeds, wait_until
+
+from ponente.store.paths import protocol_of
 
 SECONDS = 12.0  # about what the diamond takes in a bucket
 QUICK = {"PONENTE_HEARTBEAT_SECONDS": "0.25"}
@@ -79,8 +81,9 @@ def test_processes_that_are_stopped_and_wake_up_late_commit_nothing_twice(
 def test_requests_that_are_lost_late_or_doubled_lose_and_double_nothing(
     seed: int, site: Site, undisturbed: Reference
 ) -> None:
-    with disturbing(os.environ["AWS_ENDPOINT_URL"], 0.05, seed) as (address, struck):
-        ended = site.run(AWS_ENDPOINT_URL=address)
+    variable = bucket_servers.ENDPOINTS[protocol_of(str(site.prefix))]
+    with disturbing(os.environ[variable], 0.05, seed) as (address, struck):
+        ended = site.run(**{variable: address})
     for fate, times in struck.items():
         if fate != "passed":
             note(f"request {fate}", phase="on the way to a bucket", times=times)
@@ -93,17 +96,17 @@ def test_requests_that_are_lost_late_or_doubled_lose_and_double_nothing(
 def test_a_store_that_is_full_is_told_tears_nothing_and_the_run_goes_on_once_there_is_room(
     seed: int, root: Path, tmp_path: Path, undisturbed: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in s3_servers.VARIABLES.items():
+    for name, value in bucket_servers.S3_VARIABLES.items():
         monkeypatch.setenv(name, value)
-    with s3_servers.seaweedfs(tmp_path, volumes=8, volume_megabytes=1) as address:
+    with bucket_servers.seaweedfs(tmp_path, volumes=8, volume_megabytes=1) as address:
         spared = random.Random(300 + seed).randint(0, 6)
         _fill(address, spared)
         site = Site(Path(diamond.__file__), root / "site", "s3://tests/runs")
         ended = site.run(AWS_ENDPOINT_URL=address, PONENTE_STORE_SECONDS="2")
         assert ended.code == 1, ended
         assert "s3://tests" in ended.out + ended.err and "tries" in ended.out + ended.err, ended
-    with s3_servers.seaweedfs(tmp_path, volumes=60, volume_megabytes=1) as address:
-        s3_servers.reach(address, monkeypatch)
+    with bucket_servers.seaweedfs(tmp_path, volumes=60, volume_megabytes=1) as address:
+        bucket_servers.reach(address, monkeypatch)
         done = site.expect_only_whole_results(diamond.joined, undisturbed.outputs)
         note("store full", phase=f"{done} of {len(diamond.STEPS)} committed, room for {spared} x 128 KB")
         expect_done(site, site.run("--force_run_failed"), undisturbed)

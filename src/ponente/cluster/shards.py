@@ -315,6 +315,10 @@ class _Ledger:
             return (float(os.path.getsize(shard)), -index)
         return (0.0, -index)
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def next_key(self) -> int | None:
         return self._waiting.pop() if self._waiting else None
 

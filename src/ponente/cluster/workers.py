@@ -53,6 +53,10 @@ class Counted:
 class CallSource(Protocol):
     """Where a pool takes its calls from."""
 
+    @property
+    def waiting(self) -> int:
+        """How many calls are to be made by now."""
+
     def next_key(self) -> int | None:
         """The next call to make; None while there is none."""
 
@@ -105,8 +109,10 @@ class WorkerPool:
         """Makes the source's calls until it has none left and all have ended; a None now and then is a tick."""
         try:
             while True:
-                self._ask_elsewhere()
+                self._ask_elsewhere(source.waiting)
                 self._hand_out(source)
+                if source.waiting == 0:
+                    self._let_go()
                 busy = [worker for worker in self._workers if worker.key is not None]
                 if not busy:
                     return
@@ -121,9 +127,17 @@ class WorkerPool:
             for worker in self._workers:
                 worker.kill()
 
-    def _ask_elsewhere(self) -> None:
-        while self._elsewhere is not None and self._elsewhere.wanted > 0:
+    def _ask_elsewhere(self, waiting: int) -> None:
+        free = sum(worker.is_elsewhere and worker.key is None for worker in self._workers)
+        while self._elsewhere is not None and free < waiting and self._elsewhere.wanted > 0:
             self._workers.append(_Worker(*self._elsewhere.worker(self._call), is_ready=False))
+            free += 1
+
+    def _let_go(self) -> None:
+        """Gives back the cores elsewhere that have nothing to do: the last calls may take long."""
+        for worker in [worker for worker in self._workers if worker.is_elsewhere and worker.key is None]:
+            worker.kill()
+            self._workers.remove(worker)
 
     def _hand_out(self, source: CallSource) -> None:
         idle = [worker for worker in self._workers if worker.is_ready and worker.key is None]

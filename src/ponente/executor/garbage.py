@@ -25,13 +25,14 @@ from ponente.store.usage import last_written, size_of
 from ponente.store.volume import volume_of
 
 _LOOK_SECONDS = 5.0
-_SILENT_SECONDS = 86400.0  # heartbeats come every few seconds; clocks may differ
+_SILENT_SECONDS = 86400.0  # heartbeats and writes come every few seconds; clocks may differ
 
 
 class Kind(StrEnum):
     """Why something is not needed."""
 
     LOST = "lost attempt"
+    REMAINS = "remains"
     STATE = "old state"
     UNREACHED = "not reached"
 
@@ -83,6 +84,7 @@ def survey(prefix: str, keep: Sequence[Graph] | None, older_than: float) -> Surv
         found += [_garbage(Kind.LOST, folder, path) for path in _lost_attempts(folder)]
         if _holder(folder) is not None:
             continue
+        found += [_garbage(Kind.REMAINS, folder, path) for path in _remains(folder)]
         if reached is not None and folder.name not in reached:
             found = [one for one in found if one.folder != folder]
             if _left_by(folder):
@@ -98,8 +100,9 @@ def remove(found: Survey) -> Iterator[Garbage]:
     """Removes what was found, telling each when it is gone."""
     alive = _Alive(found.prefix)
     for one in found.garbage:
-        if one.kind is Kind.LOST:
-            if one.path in _lost_attempts(one.folder):  # still
+        if one.kind in (Kind.LOST, Kind.REMAINS):
+            still = _lost_attempts(one.folder) if one.kind is Kind.LOST else _remains(one.folder)
+            if one.path in still:
                 volume_of(one.path).remove(one.path)
                 yield one
         elif not alive.is_any() and _remove_claimed(one, found.older_than):
@@ -165,6 +168,12 @@ def _left_by(folder: StepFolder) -> list[str]:
     """Outputs, state and logs of a step; what is left without them is small, and says how it was made."""
     names = volume_of(folder.path).names(folder.path)
     return [f"{folder.path}/{name}" for name in names if name.startswith(("output-", "state", ".logs"))]
+
+
+def _remains(folder: StepFolder) -> list[str]:
+    """What removals and writes that were cut off long ago left."""
+    found = volume_of(folder.path).leftovers(folder.path)
+    return [path for path in found if time.time() - (last_written(path) or 0.0) > _SILENT_SECONDS]
 
 
 def _folder_names(prefix: str) -> list[str]:

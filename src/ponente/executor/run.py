@@ -350,12 +350,15 @@ def _spent(planned: PlannedStep, view: LogView, run: str) -> tuple[int, int]:
     Only preemptions of this run count: however often a driver is stopped and started again, its steps go on.
     """
     failed = preempted = 0
+    counted: list[Release] = []
     for _, entry in planned.folder.entries_backwards(view):
         if isinstance(entry, Commit) or (isinstance(entry, Release) and entry.final):
             break
         if isinstance(entry, Release):
-            failed += entry.outcome is Outcome.FAILED
-            preempted += entry.outcome is Outcome.PREEMPTED and entry.run == run
+            if entry not in counted:  # a removal of old state says again what was said before it
+                counted.append(entry)
+                failed += entry.outcome is Outcome.FAILED
+                preempted += entry.outcome is Outcome.PREEMPTED and entry.run == run
         elif isinstance(entry, Claim) and entry.forced:
             break
     return failed, preempted

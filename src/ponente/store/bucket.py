@@ -39,6 +39,7 @@ _FOR_THE_MOMENT = {
     errno.ECONNREFUSED,
     errno.EPIPE,
 }
+_BUSY = (408, 429)
 _NETWORK = {"aiohttp", "aiobotocore", "botocore", "gcsfs", "google", "urllib3", "requests"}
 _THREADS = 8  # that send or remove objects at once
 _LEFT_SECONDS = 24 * 3600.0
@@ -210,7 +211,7 @@ class BucketVolume(ObjectVolume):
                         f"found no credentials for {path} ({_words(error)}); needed those of its store. Set "
                         f"{_CREDENTIALS[self.protocol]}, or log in with the vendor's tool."
                     ) from error
-                if isinstance(error, PermissionError):
+                if isinstance(error, PermissionError) or _is_forbidden(error):
                     raise PermissionError(errno.EACCES, f"the store refuses access ({_words(error)})", path) from error
                 if not is_for_the_moment(error):
                     raise
@@ -232,8 +233,14 @@ def is_for_the_moment(error: BaseException) -> bool:
     if isinstance(error, ConnectionError | TimeoutError):
         return True
     if type(error).__module__.partition(".")[0] in _NETWORK:
-        return True
+        code = getattr(error, "code", None)  # of an answer, in gcsfs' errors
+        return not isinstance(code, int) or code in _BUSY or code >= 500
     return isinstance(error, OSError) and error.errno in _FOR_THE_MOMENT
+
+
+def _is_forbidden(error: Exception) -> bool:
+    """Whether gcsfs means that we may not: it has no error of its own for that."""
+    return getattr(error, "code", None) == 401 or (isinstance(error, OSError) and str(error).startswith("Forbidden: "))
 
 
 def _is_refused_condition(error: OSError) -> bool:

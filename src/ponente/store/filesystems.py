@@ -1,5 +1,6 @@
 """Filesystems of buckets: fsspec's, with listings that are never remembered."""
 
+import os
 from typing import Any
 
 import fsspec
@@ -7,6 +8,7 @@ import fsspec.config
 
 from ponente.config.errors import RefusedError
 
+_ZONAL_VARIABLE = "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"  # zonal buckets, in which nothing is created exclusively
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
 _OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {
@@ -23,6 +25,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 def prepare(protocol: str) -> None:
     """Has fsspec make filesystems of a protocol as we want them, wherever one is made."""
+    os.environ.setdefault(_ZONAL_VARIABLE, "false")
     try:
         fsspec.get_filesystem_class(protocol)
     except ImportError as error:
@@ -33,6 +36,8 @@ def prepare(protocol: str) -> None:
     given = fsspec.config.conf.setdefault(protocol, {})
     for key, value in _OPTIONS[protocol].items():
         given.setdefault(key, value)
+    if protocol == "gs" and os.environ.get("STORAGE_EMULATOR_HOST"):
+        given.setdefault("token", "anon")  # or credentials are looked for in the network
 
 
 def forget(protocol: str) -> None:

@@ -1,7 +1,7 @@
 """Buckets by URL, as TensorStore takes them: with the endpoint, region and credentials that fsspec's filesystems find.
 
-In: `s3://bucket/…` or `gs://bucket/…`, and the environment (AWS_ENDPOINT_URL, AWS_REGION, and what the vendors' own
-tools read). Out: a key-value store.
+In: `s3://bucket/…` or `gs://bucket/…`, and the environment (AWS_ENDPOINT_URL, AWS_REGION, STORAGE_EMULATOR_HOST, and
+what the vendors' own tools read). Out: a key-value store.
 """
 
 import os
@@ -22,6 +22,8 @@ def key_value_store(path: str, environment: Mapping[str, str] | None = None) -> 
     variables = os.environ if environment is None else environment
     bucket, key = bucket_of(path)
     if path.startswith("gs://"):
+        if emulator := variables.get("STORAGE_EMULATOR_HOST"):
+            os.environ["TENSORSTORE_GCS_HTTP_URL"] = emulator if "://" in emulator else f"http://{emulator}"
         return {"driver": "gcs", "bucket": bucket, "path": key}
     store: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": key}
     endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL")

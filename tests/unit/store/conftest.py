@@ -17,9 +17,9 @@ def memory_folder() -> Iterator[str]:
     volume_of(folder).remove(folder)
 
 
-@pytest.fixture(params=["local", "memory", "bucket"])
+@pytest.fixture(params=["local", "memory", "bucket", "gs_bucket"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A folder on each kind of volume in turn."""
     if request.param == "local":
         return str(tmp_path)
-    return str(request.getfixturevalue("bucket" if request.param == "bucket" else "memory_folder"))
+    return str(request.getfixturevalue("memory_folder" if request.param == "memory" else request.param))

