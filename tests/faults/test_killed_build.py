@@ -17,6 +17,7 @@ from harness import note, seeds, wait_until
 
 from ponente.store.token_cache.cache import open_cache, open_growing_cache
 from ponente.store.token_cache.ledger import read_plan
+from ponente.store.volume import volume_of
 
 PROGRAM = Path(__file__).parent / "graphs" / "token_build.py"
 
@@ -33,12 +34,12 @@ def corpus(tiny_texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
-def start(corpus: Path, tokenizer: str, cache: Path, workers: int = 2) -> subprocess.Popen[str]:
+def start(corpus: Path, tokenizer: str, cache: Path | str, workers: int = 2) -> subprocess.Popen[str]:
     command = [sys.executable, str(PROGRAM), str(corpus), tokenizer, str(cache), str(workers)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def finish(corpus: Path, tokenizer: str, cache: Path, workers: int = 2) -> str:
+def finish(corpus: Path, tokenizer: str, cache: Path | str, workers: int = 2) -> str:
     process = start(corpus, tokenizer, cache, workers)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -87,6 +88,34 @@ def test_a_build_killed_again_and_again_ends_with_the_same_bytes(
     finish(corpus, tiny_tokenizer, cache)
     assert digests(cache) == whole
     assert {name: (cache / "segments" / name).stat().st_ino for name in written} == written
+
+
+@pytest.mark.parametrize("seed", seeds(1, soak=10))
+def test_a_build_in_a_bucket_that_is_killed_again_and_again_ends_with_the_same_tokens(
+    seed: int, bucket: str, corpus: Path, tiny_tokenizer: str, tmp_path: Path
+) -> None:
+    finish(corpus, tiny_tokenizer, tmp_path / "whole")
+    draw, cache, volume = random.Random(500 + seed), f"{bucket}/cache", volume_of(bucket)
+
+    def published() -> dict[str, str | None]:
+        names = [name for name in volume.names(f"{cache}/segments") if name[0] != "."]
+        return {name: volume.published_folder(f"{cache}/segments/{name}") for name in names}
+
+    written: dict[str, str | None] = {}
+    for _ in range(2):
+        process = start(corpus, tiny_tokenizer, cache)
+        goal = len(written) + draw.randint(0, 12)
+        wait_until(lambda: process.poll() is not None or len(published()) >= goal, "segments are published")
+        os.killpg(process.pid, signal.SIGKILL) if draw.random() < 0.7 else process.kill()
+        process.communicate()
+        note("cache build killed, in a bucket", phase="some segments published" if written else "at its begin")
+        assert written.items() <= published().items()  # none was made again
+        written = published()
+    finish(corpus, tiny_tokenizer, cache)
+    assert written.items() <= published().items()
+    found, expected = open_cache(cache), open_cache(str(tmp_path / "whole"))
+    assert found.tokens == expected.tokens
+    assert (found.read(0, found.tokens) == expected.read(0, found.tokens)).all()
 
 
 def test_a_worker_that_is_killed_costs_only_its_unit_in_flight(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import faint
 import hosts
 import lanes
 import pytest
@@ -179,6 +180,62 @@ def test_a_driver_that_is_asked_to_stop_stops_its_step_and_the_next_one_goes_on(
     assert release.outcome is Outcome.PREEMPTED, release
     expect_squares(wide, wide.run("--cluster", nodes.address, **RAY))
     assert sum(wide.traces("shard-*").values()) <= spread.SHARDS + 8
+
+
+def test_shards_that_fail_elsewhere_are_set_aside_with_their_errors(nodes: TwoNodes, root: Path) -> None:
+    nodes.do("restore")
+    site = Site(Path(faint.__file__), root / "faint")
+    ended = site.run("--cluster", nodes.address, **RAY)
+    assert ended.code == 0, ended
+    published = site.published(faint.fainting)
+    assert published is not None
+    found = json.loads(published["found.json"])
+    assert set(found["values"]) == {"levante"}
+    assert found["errors"] and len(found["values"]) + len(found["errors"]) == faint.SHARDS
+    assert all("ValueError: not with levante at my back" in error for error in found["errors"])
+
+
+@pytest.mark.parametrize(
+    ("way", "times", "code", "rounds"), [("errs", 0, 1, 3), ("preempted", 4, 0, 5)], ids=["errors", "preemptions"]
+)
+def test_a_gang_begins_again_often_after_preemptions_and_seldom_after_errors(
+    way: str, times: int, code: int, rounds: int, nodes: TwoNodes, tmp_path: Path
+) -> None:
+    nodes.do("restore")
+    command = [sys.executable, str(Path(lanes.__file__).with_name("gangs.py")), str(tmp_path), way, str(times)]
+    variables = {**os.environ, **RAY, "PONENTE_CLUSTER": nodes.address}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=variables)
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "begun-1").read_text() == "x" * rounds
+    if code:
+        assert "process 1: exit code 3" in done.stderr and "there is no wind" in done.stderr, done.stderr
+
+
+def test_a_cache_that_is_built_on_a_cluster_is_that_of_this_machine(
+    nodes: TwoNodes, tiny_texts: list[str], tiny_tokenizer: str, tmp_path: Path
+) -> None:
+    nodes.do("restore")
+    for number in range(4):
+        lines = [json.dumps({"text": f"{number} {place} {text}"}) for place in range(20) for text in tiny_texts]
+        (tmp_path / f"{number}.jsonl").write_text("\n".join(lines))
+    built = {}
+    for way, flags in (("alone", ()), ("cluster", ("--cluster", nodes.address, "--workers", "3"))):
+        data = {"tokenizer": tiny_tokenizer, "train_urls": [f"{tmp_path}/*.jsonl"], "cache_dir": f"{tmp_path}/{way}"}
+        (tmp_path / "config.yaml").write_text(json.dumps({"data": data}))
+        ponente("cache-dataset", "--config_path", str(tmp_path / "config.yaml"), *flags)
+        built[way] = {
+            str(path.relative_to(tmp_path / way)): path.read_bytes()
+            for path in (tmp_path / way).rglob("*")
+            if path.is_file()
+        }
+    assert built["alone"] and built["cluster"] == built["alone"]
+
+
+def test_a_cluster_of_this_machine_is_started_for_trying_out(tmp_path: Path) -> None:
+    site = Site(Path(faint.__file__), tmp_path / "local")
+    ended = site.run("--cluster", "local", **RAY)
+    assert ended.code == 0, ended
+    assert site.published(faint.fainting) is not None
 
 
 class Training:

@@ -44,12 +44,14 @@ def free_address() -> str:
 class Site:
     """A folder with a config, and processes that train by it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, bucket: str | None = None) -> None:
         self.folder = folder
+        self.place = bucket or str(folder)  # of all that it makes
         random = np.random.default_rng(0)
         documents = [random.integers(0, 128, random.integers(5, 90)).astype(np.int32) for _ in range(200)]
         pyarrow.parquet.write_table(pyarrow.table({"input_ids": documents}), folder / "ids.parquet")
-        (folder / "config.yaml").write_text(CONFIG.format(folder=folder, steps=STEPS))
+        text = CONFIG.format(folder=self.place, steps=STEPS).replace(f"{self.place}/ids", f"{folder}/ids")
+        (folder / "config.yaml").write_text(text)
 
     def start(
         self, run: str, *flags: str, devices: int, name: str = "one", launcher: dict[str, str] | None = None
@@ -87,11 +89,11 @@ class Site:
         return (self.folder / f"{run}-{name}.txt").read_text()
 
     def losses(self, run: str) -> list[float]:
-        rows = read_metrics(str(self.folder / "logs" / run))
+        rows = read_metrics(f"{self.place}/logs/{run}")
         return [row.metrics["train/loss"] for row in rows if "train/loss" in row.metrics]
 
     def evaluated(self, run: str) -> list[float]:
-        rows = read_metrics(str(self.folder / "logs" / run))
+        rows = read_metrics(f"{self.place}/logs/{run}")
         return [row.metrics["eval/loss"] for row in rows if "eval/loss" in row.metrics]
 
     def exported(self, run: str) -> dict[str, np.ndarray]:  # type: ignore[type-arg]

@@ -15,7 +15,8 @@ import pyarrow.parquet
 import pytest
 from harness import note, seeds
 from quick import QUICK
-from test_processes import CONFIG, STEPS
+from test_processes import CONFIG, STEPS, codes
+from test_processes import Site as Processes
 
 from ponente.store.checkpoint import load, read_metadata, whole_checkpoints
 from ponente.store.metrics import read_metrics
@@ -76,3 +77,23 @@ def test_a_run_killed_at_any_moment_ends_bit_for_bit_like_one_that_was_not(
         np.testing.assert_array_equal(site.state("killed")[name], array, err_msg=name)
     log = f"{bucket}/logs/killed.log"
     assert "parameters" in volume_of(log).read(log).decode()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(1, soak=3))
+def test_two_processes_that_save_into_a_bucket_go_on_exactly_when_one_was_killed(
+    seed: int, bucket: str, tmp_path: Path
+) -> None:
+    site = Processes(tmp_path, bucket)
+    assert codes(site.start_all("whole")) == [0, 0], site.out("whole", 0) + site.out("whole", 1)
+    killed = site.start_all("killed")
+    until = time.monotonic() + 100
+    while not whole_checkpoints(f"{bucket}/checkpoints/killed"):
+        assert time.monotonic() < until and killed[1].poll() is None, site.out("killed", 0)
+        time.sleep(0.05)
+    killed[seed % 2].send_signal(signal.SIGKILL)
+    codes(killed)
+    note("process of two killed, all in a bucket", phase="while training")
+    assert codes(site.start_all("killed")) == [0, 0], site.out("killed", 0) + site.out("killed", 1)
+    assert "going on at step" in site.out("killed", 0)
+    assert site.losses("killed") == site.losses("whole") and len(site.losses("whole")) == STEPS

@@ -5,6 +5,7 @@ was lost, is known by a mark that its object carries. What fails for the moment 
 Files are written on the local disk and sent when they are whole.
 """
 
+import contextlib
 import datetime
 import errno
 import logging
@@ -16,6 +17,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fsspec import AbstractFileSystem
@@ -25,6 +28,7 @@ from ponente.store.filesystems import filesystem, forget, prepare
 from ponente.store.objects import ObjectVolume
 from ponente.store.paths import PRIVATE_MARK, basename, join, parent, private_path, protocol_of
 from ponente.store.remote import bucket_of
+from ponente.store.usage import last_written
 
 Result = TypeVar("Result")
 
@@ -90,6 +94,7 @@ class BucketVolume(ObjectVolume):
 
     def private_place(self, path: str) -> str:
         """On the local disk."""
+        _remove_remains()
         return f"{tempfile.mkdtemp(prefix=PRIVATE_MARK)}/{basename(path)}"
 
     def publish_file(self, private: str, path: str) -> bool:
@@ -224,6 +229,15 @@ class BucketVolume(ObjectVolume):
                 logger.log(level, "%s: %s; trying again in %.1f s", path, _words(error), pause)
                 self._pause(pause)
         raise AssertionError
+
+
+@cache
+def _remove_remains() -> None:
+    """What processes that were killed left on the local disk, a day and more ago."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PRIVATE_MARK}*"):
+        with contextlib.suppress(OSError):  # another's, or gone by now
+            if time.time() - (last_written(str(path)) or path.stat().st_mtime) > _LEFT_SECONDS:
+                shutil.rmtree(path)
 
 
 def is_for_the_moment(error: BaseException) -> bool:

@@ -26,8 +26,13 @@ def key_value_store(path: str, environment: Mapping[str, str] | None = None) -> 
             os.environ["TENSORSTORE_GCS_HTTP_URL"] = emulator if "://" in emulator else f"http://{emulator}"
         return {"driver": "gcs", "bucket": bucket, "path": key}
     store: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": key}
-    endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL")
-    region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION")
+    told_endpoint, told_region = None, None
+    if environment is None:
+        from ponente.store.aws_config import endpoint_and_region
+
+        told_endpoint, told_region = endpoint_and_region()
+    endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL") or told_endpoint
+    region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION") or told_region
     if endpoint:
         store["endpoint"] = endpoint
         region = region or "us-east-1"

@@ -15,7 +15,7 @@ import pytest
 import winds as script
 from winds import WindConfig, blow, winds
 
-from ponente.executor import ExecutorStep, this_state_path
+from ponente.executor import ExecutorStep, this_output_path, this_state_path
 from ponente.executor.claim import take_claim
 from ponente.executor.garbage import Kind, Survey, remove, survey
 from ponente.executor.graph import build_graph
@@ -266,6 +266,33 @@ def test_state_that_was_committed_since_the_survey_stays(run: Runner, prefix: st
     assert tenure is not None
     tenure.end(msgspec.structs.replace(commit, objects={"scratch": f"{step.name}/state/scratch"}))
     assert removed(found) == [] and os.path.exists(f"{step.path}/state/scratch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaltConfig:
+    grains: int
+    output_path: str = this_output_path("salt.txt")
+
+
+def strew(config: SaltConfig) -> None:
+    volume_of(config.output_path).replace(config.output_path, b"x" * abs(config.grains))
+    if config.grains < 0:
+        raise ValueError("as asked")
+
+
+def test_in_a_bucket_the_same_goes_and_the_same_stays(run: Runner, bucket: str) -> None:
+    prefix = f"{bucket}/runs"
+    steps = [ExecutorStep(name=f"salt/{grains}", fn=strew, config=SaltConfig(grains=grains)) for grains in (-7, 7, 70)]
+    failing, dropped, kept = (folder(prefix, step) for step in steps)
+    run(*steps, prefix=prefix)
+    assert [(one.kind, one.size) for one in survey(prefix, None, 0.0).garbage] == [(Kind.LOST, 7)] * 2
+    found = survey(prefix, [build_graph([steps[2]])], 0.0)
+    assert {one.path for one in found.garbage} == {failing.path, dropped.path}
+    assert set(removed(found)) == {failing.path, dropped.path}
+    left = [name for one in (failing, dropped) for name in volume_of(prefix).names(one.path)]
+    assert not [name for name in left if name.startswith("output-")]
+    assert survey(prefix, [build_graph([steps[2]])], 0.0).garbage == []
+    assert volume_of(prefix).read(f"{kept.path}/output-1/salt.txt") == b"x" * 70
 
 
 def test_scripts_beside_each_other_have_modules_of_their_own(tmp_path: Path) -> None:

@@ -191,6 +191,20 @@ def test_folders_are_written_here_and_sent_whole(bucket: str) -> None:
     assert volume.read(f"{bucket}/file") == b"3" and not os.path.exists(private)
 
 
+def test_what_killed_processes_left_on_the_disk_goes_a_day_later(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(buckets.tempfile, "tempdir", str(tmp_path))
+    for name in (f"{PRIVATE_MARK}old", f"{PRIVATE_MARK}new", "another's"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_text("x")
+        if name != f"{PRIVATE_MARK}new":
+            os.utime(tmp_path / name / "x", (1000, 1000))
+    buckets._remove_remains.cache_clear()
+    own = Path(volume_of(bucket).private_place(f"{bucket}/a")).parent
+    assert {path.name for path in tmp_path.iterdir()} == {f"{PRIVATE_MARK}new", "another's", own.name}
+
+
 def test_leftovers_are_what_nothing_points_to_and_only_old_ones(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     volume = volume_of(bucket)
     with publishing_folder(f"{bucket}/kept", is_large=True) as private:
@@ -249,6 +263,23 @@ def test_tensorstore_is_told_what_the_filesystem_knows(
 ) -> None:
     found = key_value_store(path, variables)
     assert store.items() <= found.items()
+
+
+def test_an_endpoint_of_the_vendors_file_is_that_of_files_and_of_arrays(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    address = os.environ["AWS_ENDPOINT_URL"]
+    (tmp_path / "config").write_text(f"[profile here]\nregion = eu-south-2\nendpoint_url = {address}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "here")
+    for name in ("AWS_ENDPOINT_URL", "AWS_REGION"):
+        monkeypatch.delenv(name)
+    forget_volumes()
+    told = {"endpoint": address, "aws_region": "eu-south-2"}
+    assert told.items() <= key_value_store(s3_bucket).items()
+    write_array(f"{s3_bucket}/array", np.arange(10), write_context())
+    assert "zarr.json" in volume_of(s3_bucket).names(f"{s3_bucket}/array")
+    np.testing.assert_array_equal(open_array(f"{s3_bucket}/array").read().result(), np.arange(10))
 
 
 def test_a_checkpoint_of_a_bucket_is_made_permanent_listed_and_removed(bucket: str) -> None:
