@@ -196,7 +196,7 @@ def test_shards_that_fail_elsewhere_are_set_aside_with_their_errors(nodes: TwoNo
 
 
 @pytest.mark.parametrize(
-    ("way", "times", "code", "rounds"), [("errs", 0, 1, 3), ("preempted", 4, 0, 5)], ids=["errors", "preemptions"]
+    ("way", "times", "code", "rounds"), [("errs", 0, 1, 3), ("preempted", 3, 0, 4)], ids=["errors", "preemptions"]
 )
 def test_a_gang_begins_again_often_after_preemptions_and_seldom_after_errors(
     way: str, times: int, code: int, rounds: int, nodes: TwoNodes, tmp_path: Path
@@ -215,8 +215,8 @@ def test_a_cache_that_is_built_on_a_cluster_is_that_of_this_machine(
     nodes: TwoNodes, tiny_texts: list[str], tiny_tokenizer: str, tmp_path: Path
 ) -> None:
     nodes.do("restore")
-    for number in range(4):
-        lines = [json.dumps({"text": f"{number} {place} {text}"}) for place in range(20) for text in tiny_texts]
+    for number in range(200):  # more than are joined to one unit of work
+        lines = [json.dumps({"text": f"{number} {text}"}) for text in tiny_texts]
         (tmp_path / f"{number}.jsonl").write_text("\n".join(lines))
     built = {}
     for way, flags in (("alone", ()), ("cluster", ("--cluster", nodes.address, "--workers", "3"))):
@@ -226,16 +226,17 @@ def test_a_cache_that_is_built_on_a_cluster_is_that_of_this_machine(
         built[way] = {
             str(path.relative_to(tmp_path / way)): path.read_bytes()
             for path in (tmp_path / way).rglob("*")
-            if path.is_file()
+            if path.is_file() and ".configs" not in path.parts  # where it was built
         }
+    assert len([name for name in built["alone"] if name.endswith("zarr.json")]) > 2  # segments
     assert built["alone"] and built["cluster"] == built["alone"]
 
 
 def test_a_cluster_of_this_machine_is_started_for_trying_out(tmp_path: Path) -> None:
-    site = Site(Path(faint.__file__), tmp_path / "local")
-    ended = site.run("--cluster", "local", **RAY)
+    site = Site(Path(hosts.__file__), tmp_path / "local")
+    ended = site.run("--cluster", "local", "--run_only", "hosts/ids", **RAY)
     assert ended.code == 0, ended
-    assert site.published(faint.fainting) is not None
+    assert site.published(hosts.ids) is not None
 
 
 class Training:
