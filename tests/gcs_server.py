@@ -64,6 +64,7 @@ class Store:
         self.lock = threading.Lock()
         self.buckets: dict[str, dict[str, Stored]] = {}
         self.uploads: dict[str, tuple[str, dict[str, Any], dict[str, str], bytearray]] = {}
+        self.finished: dict[str, Stored] = {}
         self.numbers = itertools.count(int(datetime.now(UTC).timestamp() * 1e6))
 
     def bucket(self, name: str) -> dict[str, Stored]:
@@ -97,12 +98,15 @@ class Store:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         first, last = query.get("startOffset", ""), query.get("endOffset") or None
         most = int(query.get("maxResults") or 1000)
+        after = query.get("pageToken", "")
+        if delimiter and delimiter in after[len(prefix) :]:  # all of that prefix was told
+            after = prefix + after[len(prefix) :].partition(delimiter)[0] + delimiter + "\U0010ffff"
         items: list[dict[str, Any]] = []
         prefixes: list[str] = []
         for name, stored in sorted(self.bucket(bucket).items()):
             if not name.startswith(prefix) or name < first or (last is not None and name >= last):
                 continue
-            if name <= query.get("pageToken", ""):
+            if name <= after:
                 continue
             head, found, _ = name[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
             if found:
@@ -111,9 +115,15 @@ class Store:
                     prefixes.append(whole)
             else:
                 items.append(stored.resource)
-            if len(items) == most:
-                return {"kind": "storage#objects", "items": items, "prefixes": prefixes, "nextPageToken": name}
-        return {"kind": "storage#objects", "items": items, "prefixes": prefixes}
+            if len(items) + len(prefixes) == most:
+                return page(items, prefixes) | {"nextPageToken": name}
+        return page(items, prefixes)
+
+
+def page(items: list[dict[str, Any]], prefixes: list[str]) -> dict[str, Any]:
+    """A page of a listing; what is empty is not there."""
+    told = {"items": items, "prefixes": prefixes}
+    return {"kind": "storage#objects", **{key: value for key, value in told.items() if value}}
 
 
 STORE = Store()
@@ -208,17 +218,23 @@ class Handler(BaseHTTPRequestHandler):
         return 200, {"Location": address}, b""
 
     def proceed(self, number: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        if number in STORE.finished and self.command != "DELETE":
+            return as_json(STORE.finished[number].resource)
         if number not in STORE.uploads:
             raise RefusedRequest(404, "No such upload")
         if self.command == "DELETE":
             del STORE.uploads[number]
             return 499, {}, b""
         bucket, given, query, held = STORE.uploads[number]
-        held += body
-        if len(held) < int(self.headers["Content-Range"].rpartition("/")[2]):
-            return 308, {"Range": f"bytes=0-{len(held) - 1}"}, b""
+        sent, _, whole = self.headers["Content-Range"].removeprefix("bytes ").partition("/")
+        begin = int(sent.partition("-")[0]) if sent != "*" else len(held)
+        if begin <= len(held):  # a part may come again
+            held += body[len(held) - begin :]
+        if whole == "*" or len(held) < int(whole):
+            return 308, {"Range": f"bytes=0-{len(held) - 1}"} if held else {}, b""
         made = STORE.put(bucket, given, bytes(held), query)
         del STORE.uploads[number]
+        STORE.finished[number] = made
         return as_json(made.resource)
 
 

@@ -69,19 +69,20 @@ def main(arguments: list[str]) -> int:
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page(parts))
     print(f"wrote {PAGE}")
-    return code
+    return code or int(any(part.broken for part in parts))
 
 
 def run_part(store: str, tests: tuple[str, ...], kept: Path, scratch: Path, arguments: list[str]) -> int:
     """Runs what is tried with one store; its report, faults and time lie in `kept` when it has ended."""
     report, notes = kept / f"{store}.xml", kept / f"{store}.jsonl"
     notes.write_text("")
+    report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", *(str(ROOT / "tests" / one) for one in tests), "-n", "2"]
     command += ["-m", "soak or not soak", f"--junitxml={report}", "--basetemp", str(scratch / store), *arguments]
     variables = {SOAK: "1", NOTES: str(notes), KIND_VARIABLE: store}
     began = time.monotonic()
     code = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}).returncode
-    if report.exists():
+    if report.exists() and code in (0, 1):  # all passed, or some failed
         part = {"seconds": time.monotonic() - began, "commit": commit()}
         (kept / f"{store}.json").write_text(json.dumps(part))
     return code
@@ -94,7 +95,9 @@ def read_part(store: str, kept: Path) -> Soak:
     ]
     skipped = [case.attrib["name"] for case in cases if case.find("skipped") is not None]
     made = [json.loads(line) for line in (kept / f"{store}.jsonl").read_text().splitlines()]
-    faults = Counter((one["fault"], one["phase"]) for one in made)
+    faults = Counter[tuple[str, str]]()
+    for one in made:
+        faults[one["fault"], one["phase"]] += one.get("times", 1)
     told = json.loads((kept / f"{store}.json").read_text())
     return Soak(
         store, passed=len(cases) - len(broken) - len(skipped), skipped=skipped, broken=broken, faults=faults, **told

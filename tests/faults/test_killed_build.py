@@ -1,5 +1,6 @@
 """A cache build that is killed, at any moment and as often as one likes, ends with the bytes of one that was not."""
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -106,11 +107,12 @@ def test_a_build_in_a_bucket_that_is_killed_again_and_again_ends_with_the_same_t
         process = start(corpus, tiny_tokenizer, cache)
         goal = len(written) + draw.randint(0, 12)
         wait_until(lambda: process.poll() is not None or len(published()) >= goal, "segments are published")
-        os.killpg(process.pid, signal.SIGKILL) if draw.random() < 0.7 else process.kill()
+        with contextlib.suppress(ProcessLookupError):  # it was quicker
+            os.killpg(process.pid, signal.SIGKILL) if draw.random() < 0.7 else process.kill()
         process.communicate()
-        note("cache build killed, in a bucket", phase="some segments published" if written else "at its begin")
         assert written.items() <= published().items()  # none was made again
         written = published()
+        note("cache build killed, in a bucket", phase="some segments published" if written else "no segment published")
     finish(corpus, tiny_tokenizer, cache)
     assert written.items() <= published().items()
     found, expected = open_cache(cache), open_cache(str(tmp_path / "whole"))

@@ -285,7 +285,11 @@ class _Ledger:
         names = [name for name in volume.names(self._call.records) if name[:-5].isdigit() and name.endswith(".json")]
         for name in names:
             path = f"{self._call.records}/{name}"
-            record = decode_record(path, volume.read(path), _decode_shard, FORMAT)
+            try:
+                read = volume.read(path)
+            except FileNotFoundError:  # another who makes the same is done, and has cleared up
+                continue
+            record = decode_record(path, read, _decode_shard, FORMAT)
             if record.path is None or volume.exists(
                 join(self._call.state_path, record.path)
             ):  # else somebody removed it

@@ -109,9 +109,10 @@ class WorkerPool:
         """Makes the source's calls until it has none left and all have ended; a None now and then is a tick."""
         try:
             while True:
-                self._ask_elsewhere(source.waiting)
                 self._hand_out(source)
-                if source.waiting == 0:
+                if source.waiting:
+                    self._ask_elsewhere(source.waiting)
+                else:
                     self._let_go()
                 busy = [worker for worker in self._workers if worker.key is not None]
                 if not busy:

@@ -2,7 +2,7 @@
 
 In: a prefix, and the experiments whose outputs are to stay. Out: a list; and, if asked to, their removal. What another
 process works on is left alone, and so is everything that somebody may be reading: while any claim under the prefix is
-alive, only lost attempts go. What goes is claimed first, so that nobody begins to work on it meanwhile.
+alive, only lost attempts and remains go. What goes is claimed first, so that nobody begins to work on it meanwhile.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from ponente.executor.manifest import Runs, new_run_name
 from ponente.executor.plan import PlanRequest, make_plan
 from ponente.executor.records import Claim, Commit, ErrorNote, LogView, Outcome, Release, StepFolder
 from ponente.store.paths import relative
-from ponente.store.usage import last_written, size_of
+from ponente.store.usage import last_changed, last_written, size_of
 from ponente.store.volume import volume_of
 
 _LOOK_SECONDS = 5.0
@@ -84,7 +84,6 @@ def survey(prefix: str, keep: Sequence[Graph] | None, older_than: float) -> Surv
         found += [_garbage(Kind.LOST, folder, path) for path in _lost_attempts(folder)]
         if _holder(folder) is not None:
             continue
-        found += [_garbage(Kind.REMAINS, folder, path) for path in _remains(folder)]
         if reached is not None and folder.name not in reached:
             found = [one for one in found if one.folder != folder]
             if _left_by(folder):
@@ -93,6 +92,7 @@ def survey(prefix: str, keep: Sequence[Graph] | None, older_than: float) -> Surv
             old = _old_states(folder, folder.view(), older_than)
             kept = reached or set()
             found += [_garbage(Kind.STATE, folder, path) for path in old if relative(path, prefix) not in kept]
+        found += [_garbage(Kind.REMAINS, folder, path) for path in _remains(folder)]
     return Survey(prefix, older_than, found, held)
 
 
@@ -102,7 +102,7 @@ def remove(found: Survey) -> Iterator[Garbage]:
     for one in found.garbage:
         if one.kind in (Kind.LOST, Kind.REMAINS):
             still = _lost_attempts(one.folder) if one.kind is Kind.LOST else _remains(one.folder)
-            if one.path in still:
+            if one.path in still and (one.kind is Kind.LOST or _holder(one.folder) is None):
                 volume_of(one.path).remove(one.path)
                 yield one
         elif not alive.is_any() and _remove_claimed(one, found.older_than):
@@ -173,7 +173,7 @@ def _left_by(folder: StepFolder) -> list[str]:
 def _remains(folder: StepFolder) -> list[str]:
     """What removals and writes that were cut off long ago left."""
     found = volume_of(folder.path).leftovers(folder.path)
-    return [path for path in found if time.time() - (last_written(path) or 0.0) > _SILENT_SECONDS]
+    return [path for path in found if time.time() - (last_changed(path) or time.time()) > _SILENT_SECONDS]
 
 
 def _folder_names(prefix: str) -> list[str]:

@@ -131,18 +131,22 @@ def _chosen(
         return "xla"
     has_tables = mask.document_starts_BM is not None and mask.segment_ids_BS is not None
     can_pack = can_cudnn and has_tables and window is None and cudnn.is_right()
+    has_mask = window is not None or mask.segment_ids_BS is not None
+    makes_equal_calls = can_cudnn and cudnn.tells_calls_apart() and (has_mask or not cudnn.is_right())  # by JAX itself
+    can_plain = can_cudnn and not makes_equal_calls
     if backend == "default":
-        return "cudnn_packed" if can_pack else "cudnn" if can_cudnn else "splash" if can_splash else "xla"
+        return "cudnn_packed" if can_pack else "cudnn" if can_plain else "splash" if can_splash else "xla"
     if backend == "splash" and not can_splash:
         raise RefusedError(
             f"found attn_backend: splash asked for on {platform()} with rows of {q.shape[1]}; needed a TPU, rows of a "
             "multiple of 128, and no dropout. Use attn_backend: default."
         )
-    if (backend == "cudnn" and not can_cudnn) or (backend == "cudnn_packed" and not can_pack):
+    if (backend == "cudnn" and not can_plain) or (backend == "cudnn_packed" and not can_pack):
         raise RefusedError(
             f"found attn_backend: {backend} asked for on {platform()} with {q.dtype.name}, window {window}, "
             f"soft cap {soft_cap}; needed a GPU, 16-bit floats, heads of a multiple of 8, no soft cap and no dropout "
-            "(for cudnn_packed also documents, no window, and Hopper). Use attn_backend: default."
+            "(for cudnn_packed also documents, no window, and Hopper; for cudnn in a deterministic run, Hopper, and "
+            "neither documents nor window). Use attn_backend: default."
         )
     return backend
 

@@ -9,6 +9,7 @@ import importlib
 import itertools
 import logging
 import os
+import re
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -17,11 +18,12 @@ import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
-from ponente.ops.gpu import DETERMINISTIC_FLAG, capability
+from ponente.ops.gpu import capability
 from ponente.ops.kept import ATTENTION
 
 _HOPPER = 9.0  # the packed form, and long heads, need it
 _MODULE = "jax._src.cudnn.fused_attention_stablehlo"
+_DETERMINISTIC = re.compile(r"--xla_gpu_(deterministic|exclude_nondeterministic)_ops(=true|=1|\s|$)")
 _SEED = 42  # of the dropout that is not used
 _seeds = itertools.count(_SEED)
 
@@ -90,7 +92,7 @@ def tells_calls_apart() -> bool:
     It then fails (`raw_hash_map::at`, in JAX 0.11.2) at a program with two that are, such as two layers. So calls
     differ in the seed, which is not used.
     """
-    return DETERMINISTIC_FLAG in os.environ.get("XLA_FLAGS", "")
+    return _DETERMINISTIC.search(os.environ.get("XLA_FLAGS", "")) is not None
 
 
 def _options(kernel: Any, tables: Tables | None, scale: float) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import jax
 
 from ponente.ops.platform import platform
 
-DETERMINISTIC_FLAG = "--xla_gpu_deterministic_ops=true"  # of XLA_FLAGS
 MOST_NUMBERS = 2**31 - 1  # of an array that a kernel of ours takes: it counts them in 32 bits
 
 logger = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import random
+import re
 import secrets
 import shutil
 import tempfile
@@ -28,7 +29,7 @@ from ponente.store.filesystems import filesystem, forget, prepare
 from ponente.store.objects import ObjectVolume
 from ponente.store.paths import PRIVATE_MARK, basename, join, parent, private_path, protocol_of
 from ponente.store.remote import bucket_of
-from ponente.store.usage import last_written
+from ponente.store.usage import last_changed
 
 Result = TypeVar("Result")
 
@@ -43,7 +44,8 @@ _FOR_THE_MOMENT = {
     errno.ECONNREFUSED,
     errno.EPIPE,
 }
-_BUSY = (408, 429)
+_BUSY = (408, 410, 429)  # 410: an upload that is gone; another try begins another
+_LARGE_BYTES = 5 << 20  # files that are sent in parts
 _NETWORK = {"aiohttp", "aiobotocore", "botocore", "gcsfs", "google", "urllib3", "requests"}
 _THREADS = 8  # that send or remove objects at once
 _LEFT_SECONDS = 24 * 3600.0
@@ -95,16 +97,14 @@ class BucketVolume(ObjectVolume):
     def private_place(self, path: str) -> str:
         """On the local disk."""
         _remove_remains()
-        return f"{tempfile.mkdtemp(prefix=PRIVATE_MARK)}/{basename(path)}"
+        return f"{tempfile.mkdtemp(prefix=f'{PRIVATE_MARK}{os.getpid()}-')}/{basename(path)}"
 
     def publish_file(self, private: str, path: str) -> bool:
         if protocol_of(private) != "file":
             return super().publish_file(private, path)
         self._try_out(path)
         try:
-            return self._created(
-                path, lambda mark: self._fs.put_file(private, path, mode="create", **self._marked(mark))
-            )
+            return self._created(path, lambda mark: self._put(private, path, mode="create", **self._marked(mark)))
         finally:
             shutil.rmtree(parent(private))
 
@@ -140,7 +140,18 @@ class BucketVolume(ObjectVolume):
         return True
 
     def _send(self, local: str, path: str) -> None:
-        self._patiently(path, lambda: self._fs.put_file(local, path))
+        self._patiently(path, lambda: self._put(local, path))
+
+    def _put(self, local: str, path: str, **options: Any) -> None:
+        try:
+            self._fs.put_file(local, path, **options)
+        except FileNotFoundError as error:
+            # A part that is sent again after the whole was made, or after the store forgot it, finds no upload.
+            if "mode" in options and self.exists(path):
+                raise FileExistsError(path) from error
+            if not os.path.exists(local) or os.path.getsize(local) < _LARGE_BYTES:
+                raise
+            raise ConnectionError(f"the upload is gone ({error})") from error
 
     def _find(self, path: str) -> list[str]:
         return self._patiently(path, lambda: super(BucketVolume, self)._find(path))
@@ -169,9 +180,7 @@ class BucketVolume(ObjectVolume):
             except FileExistsError:
                 return self._mark_of(path) == mark
             except OSError as error:
-                # Not all stores say which condition failed; and a part of a large file that is sent again after the
-                # whole was made finds no upload any more.
-                if not (_is_refused_condition(error) or isinstance(error, FileNotFoundError)) or not self.exists(path):
+                if not _is_refused_condition(error) or not self.exists(path):  # not all stores say which one failed
                     raise
                 return self._mark_of(path) == mark
             return True
@@ -216,7 +225,7 @@ class BucketVolume(ObjectVolume):
                         f"found no credentials for {path} ({_words(error)}); needed those of its store. Set "
                         f"{_CREDENTIALS[self.protocol]}, or log in with the vendor's tool."
                     ) from error
-                if isinstance(error, PermissionError) or _is_forbidden(error):
+                if _is_forbidden(error) and not is_for_the_moment(error):
                     raise PermissionError(errno.EACCES, f"the store refuses access ({_words(error)})", path) from error
                 if not is_for_the_moment(error):
                     raise
@@ -235,8 +244,10 @@ class BucketVolume(ObjectVolume):
 def _remove_remains() -> None:
     """What processes that were killed left on the local disk, a day and more ago."""
     for path in Path(tempfile.gettempdir()).glob(f"{PRIVATE_MARK}*"):
-        with contextlib.suppress(OSError):  # another's, or gone by now
-            if time.time() - (last_written(str(path)) or path.stat().st_mtime) > _LEFT_SECONDS:
+        owner = path.name.removeprefix(PRIVATE_MARK).partition("-")[0]
+        is_old = time.time() - (last_changed(str(path)) or time.time()) > _LEFT_SECONDS
+        if is_old and owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+            with contextlib.suppress(OSError):  # another user's, or gone by now
                 shutil.rmtree(path)
 
 
@@ -246,15 +257,29 @@ def is_for_the_moment(error: BaseException) -> bool:
         return False
     if isinstance(error, ConnectionError | TimeoutError):
         return True
+    if (code := _google_s_code(error)) is not None:
+        return code in _BUSY or code >= 500
     if type(error).__module__.partition(".")[0] in _NETWORK:
-        code = getattr(error, "code", None)  # of an answer, in gcsfs' errors
-        return not isinstance(code, int) or code in _BUSY or code >= 500
-    return isinstance(error, OSError) and error.errno in _FOR_THE_MOMENT
+        return True
+    if not isinstance(error, OSError):
+        return False
+    return error.errno in _FOR_THE_MOMENT or (
+        _is_forbidden(error) and bool(re.search(r"(?i)rate ?limit|quota", str(error)))
+    )
 
 
-def _is_forbidden(error: Exception) -> bool:
-    """Whether gcsfs means that we may not: it has no error of its own for that."""
-    return getattr(error, "code", None) == 401 or (isinstance(error, OSError) and str(error).startswith("Forbidden: "))
+def _google_s_code(error: BaseException) -> int | None:
+    """Of an answer of Google's store, as gcsfs tells it."""
+    is_answer = (type(error).__module__, type(error).__name__) == ("gcsfs.retry", "HttpError")
+    code = getattr(error, "code", None) if is_answer else None
+    return code if isinstance(code, int) else None
+
+
+def _is_forbidden(error: BaseException) -> bool:
+    """Whether we may not; gcsfs has no error of its own for that."""
+    if _google_s_code(error) == 401:
+        return True
+    return isinstance(error, PermissionError) or (isinstance(error, OSError) and str(error).startswith("Forbidden: "))
 
 
 def _is_refused_condition(error: OSError) -> bool:

@@ -25,7 +25,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 def prepare(protocol: str) -> None:
     """Has fsspec make filesystems of a protocol as we want them, wherever one is made."""
-    os.environ.setdefault(_ZONAL_VARIABLE, "false")
+    if protocol == "gs":
+        os.environ.setdefault(_ZONAL_VARIABLE, "false")
     try:
         fsspec.get_filesystem_class(protocol)
     except ImportError as error:
@@ -36,8 +37,11 @@ def prepare(protocol: str) -> None:
     given = fsspec.config.conf.setdefault(protocol, {})
     for key, value in _OPTIONS[protocol].items():
         given.setdefault(key, value)
-    if protocol == "gs" and os.environ.get("STORAGE_EMULATOR_HOST"):
-        given.setdefault("token", "anon")  # or credentials are looked for in the network
+    if protocol == "gs":
+        from ponente.store.google_options import options
+
+        for key, value in options().items():
+            given.setdefault(key, value)
 
 
 def forget(protocol: str) -> None:

@@ -33,7 +33,10 @@ class ObjectVolume(ABC):
         return bool(self._fs.exists(path))
 
     def is_folder(self, path: str) -> bool:
-        return bool(self._fs.isdir(path))
+        try:
+            return bool(self._fs.info(path)["type"] == "directory")
+        except FileNotFoundError:
+            return False
 
     def size(self, path: str) -> int:
         return int(self._fs.size(path))

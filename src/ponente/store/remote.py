@@ -8,7 +8,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ponente.store.filesystems import prepare
+
 PROTOCOLS = ("s3", "gs")
+_ADDRESS_VARIABLE = "TENSORSTORE_GCS_HTTP_URL"
 
 
 def bucket_of(path: str) -> tuple[str, str]:
@@ -22,17 +25,14 @@ def key_value_store(path: str, environment: Mapping[str, str] | None = None) -> 
     variables = os.environ if environment is None else environment
     bucket, key = bucket_of(path)
     if path.startswith("gs://"):
-        if emulator := variables.get("STORAGE_EMULATOR_HOST"):
-            os.environ["TENSORSTORE_GCS_HTTP_URL"] = emulator if "://" in emulator else f"http://{emulator}"
+        _tell_address(variables)
         return {"driver": "gcs", "bucket": bucket, "path": key}
     store: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": key}
-    told_endpoint, told_region = None, None
-    if environment is None:
-        from ponente.store.aws_config import endpoint_and_region
-
-        told_endpoint, told_region = endpoint_and_region()
-    endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL") or told_endpoint
-    region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION") or told_region
+    endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL")
+    region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION")
+    if not endpoint:
+        endpoint, told = _told_by_file(variables)
+        region = region or (told if endpoint else None)  # for Amazon's own, TensorStore asks where a bucket is
     if endpoint:
         store["endpoint"] = endpoint
         region = region or "us-east-1"
@@ -40,4 +40,27 @@ def key_value_store(path: str, environment: Mapping[str, str] | None = None) -> 
         store["aws_region"] = region
     if variables.get("AWS_ACCESS_KEY_ID"):
         store["aws_credentials"] = {"type": "environment"}
+    elif profile := variables.get("AWS_PROFILE"):
+        files = {
+            "config_file": variables.get("AWS_CONFIG_FILE") or "~/.aws/config",
+            "credentials_file": variables.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
+        }
+        there = {key: path for key, file in files.items() if os.path.isfile(path := os.path.expanduser(file))}
+        if len(there) == len(files):  # else its own search does no worse
+            store["aws_credentials"] = {"type": "profile", "profile": profile, **there}
     return store
+
+
+def _tell_address(variables: Mapping[str, str]) -> None:
+    """TensorStore knows another server than Google's by a variable alone."""
+    if emulator := variables.get("STORAGE_EMULATOR_HOST"):
+        address = emulator if "://" in emulator else f"http://{emulator}"
+        if os.environ.get(_ADDRESS_VARIABLE) != address:
+            os.environ[_ADDRESS_VARIABLE] = address
+
+
+def _told_by_file(variables: Mapping[str, str]) -> tuple[str | None, str | None]:
+    prepare("s3")  # or what is not installed is named
+    from ponente.store.aws_config import endpoint_and_region
+
+    return endpoint_and_region(variables.get("AWS_PROFILE"), variables.get("AWS_CONFIG_FILE"))

@@ -21,6 +21,18 @@ def last_written(path: str) -> float | None:
     return max((written for _, written in _files(path)), default=None)
 
 
+def last_changed(path: str) -> float | None:
+    """When anything at or below a path last came, went or was written; on a disk by the clock that nobody can set."""
+    if protocol_of(path) != "file":
+        return last_written(path)
+    places = [path, *(os.path.join(root, name) for root, folders, names in os.walk(path) for name in folders + names)]
+    times = []
+    for place in places:
+        with contextlib.suppress(FileNotFoundError):  # it went in this moment
+            times.append(os.lstat(place).st_ctime)
+    return max(times, default=None)
+
+
 def _files(path: str) -> Iterator[tuple[int, float]]:
     """Size and time of each file at or below a path."""
     if protocol_of(path) == "file":

@@ -9,13 +9,13 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from ponente.config.errors import RefusedError
-from ponente.ops.gpu import DETERMINISTIC_FLAG
 from ponente.ops.mesh import Layout
 from ponente.train.memory import keep_memory
 from ponente.train.offload import check_offload
 from ponente.train.quantization import check_fp8_device
 from ponente.train.trainer import TrainerConfig
 
+_DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 # XLA tries each product in 8 bits with kernels of its own making, which takes it minutes; cuBLASLt's are the faster.
 _PRODUCTS_BY_LIBRARY = "--xla_gpu_enable_triton_gemm=false"
 _MEMORY_SHARES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # two names of one thing
@@ -37,7 +37,7 @@ def prepare_jax(trainer: TrainerConfig) -> None:
     keep_memory()
     if not any(name in os.environ for name in _MEMORY_SHARES):
         os.environ[_MEMORY_SHARES[0]] = _MEMORY_SHARE
-    for flag, is_wanted in ((DETERMINISTIC_FLAG, trainer.deterministic), (_PRODUCTS_BY_LIBRARY, trainer.has_fp8)):
+    for flag, is_wanted in ((_DETERMINISTIC, trainer.deterministic), (_PRODUCTS_BY_LIBRARY, trainer.has_fp8)):
         if is_wanted and flag not in (flags := os.environ.get("XLA_FLAGS", "")):
             os.environ["XLA_FLAGS"] = f"{flags} {flag}".strip()
     # What other runs found out by timing must not choose the kernels of a deterministic one.

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import traces
+
 from ponente.cluster import CpuOnly, Environment, map_shards
 from ponente.executor import ExecutorStep, executor_main, this_output_path
 
@@ -26,8 +28,10 @@ def spread(config: FaintConfig) -> None:
 def faint(shard: int) -> str:
     word = os.environ["WIND"]
     if b"ray::" in Path("/proc/self/cmdline").read_bytes():
+        traces.leave("elsewhere")
         raise ValueError(f"not with {word} at my back")
-    time.sleep(0.3)
+    traces.await_one("elsewhere")  # which takes a while to come
+    time.sleep(0.2)
     return word
 
 

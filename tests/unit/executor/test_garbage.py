@@ -161,18 +161,24 @@ def _cut_off(volume: Any, path: str) -> None:
     raise KeyboardInterrupt
 
 
-def test_the_remains_of_a_removal_that_was_killed_go_a_day_later(run: Runner, prefix: str) -> None:
+@pytest.mark.parametrize("is_reached", [True, False])
+def test_the_remains_of_a_removal_that_was_killed_go_a_day_later(
+    run: Runner, prefix: str, is_reached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(*winds())
     step = folder(prefix, winds()[0])
+    keep = [build_graph(winds() if is_reached else winds()[1:])]
     remains = Path(step.path, ".part-0123456789ab")
     (remains / "below").mkdir(parents=True)
     (remains / "below" / "file").write_text("x" * 100)
-    assert survey(prefix, None, 0.0).garbage == []  # somebody may be at it
-    for path in (remains / "below" / "file", remains / "below", remains):
-        os.utime(path, (time.time() - 2 * DAY,) * 2)
-    found = survey(prefix, None, 0.0)
-    assert [(one.kind, one.path, one.size) for one in found.garbage] == [(Kind.REMAINS, str(remains), 100)]
-    assert removed(found) == [str(remains)] and not remains.exists()
+    os.utime(remains / "below" / "file", (1000, 1000))  # as what was unpacked there would say
+    assert Kind.REMAINS not in kinds(survey(prefix, keep, 0.0))  # somebody may be at it
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 2 * DAY)
+    found = survey(prefix, keep, 9 * DAY)
+    [one] = [one for one in found.garbage if one.kind is Kind.REMAINS]
+    assert (one.path, one.size) == (str(remains), 100)
+    assert str(remains) in removed(found) and not remains.exists()
 
 
 def test_a_step_that_failed_for_good_stays_so_without_its_old_state(

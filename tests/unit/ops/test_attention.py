@@ -92,6 +92,28 @@ def test_dropout_drops_weights_by_row() -> None:
     assert np.array_equal(attend(q, k, v, Mask(), dropout=AttentionDropout(keys, 0.0)), attend(q, k, v, Mask()))
 
 
+@pytest.mark.parametrize(
+    ("flags", "is_right", "has_documents", "chosen"),
+    [
+        ("", False, True, "cudnn"),
+        ("--xla_gpu_deterministic_ops=true", False, False, "xla"),
+        ("--xla_gpu_deterministic_ops", True, True, "xla"),
+        ("--xla_gpu_deterministic_ops=1", True, False, "cudnn"),
+        ("--xla_gpu_deterministic_ops=false", False, False, "cudnn"),
+    ],
+)
+def test_where_xla_is_deterministic_no_kernel_is_called_in_a_way_that_makes_it_fail(
+    flags: str, is_right: bool, has_documents: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    monkeypatch.setattr(attention, "platform", lambda: "gpu")
+    monkeypatch.setattr(attention.cudnn, "takes_heads", lambda size: True)
+    monkeypatch.setattr(attention.cudnn, "is_right", lambda: is_right)
+    mask = Mask(segment_ids_BS=jnp.zeros((2, 8), jnp.int32) if has_documents else None)
+    q = jnp.zeros((2, 8, 4, 64), jnp.bfloat16)
+    assert attention._chosen("default", q, mask, None, None, None) == chosen
+
+
 @pytest.mark.parametrize("backend", ["cudnn", "cudnn_packed"])
 def test_a_kernel_that_cannot_be_had_is_an_error(backend: str) -> None:
     with pytest.raises(RefusedError, match=f"found attn_backend: {backend} asked for on cpu"):

@@ -1,7 +1,9 @@
 """Buckets of S3 and of Google, against servers: what is created once, sent twice, slow, gone or forbidden."""
 
+import json
 import os
 import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,26 @@ def test_what_fails_for_good_is_raised_at_once(bucket: str, monkeypatch: pytest.
     assert not is_for_the_moment(ValueError("ours"))
 
 
+def test_answers_of_google_s_are_for_the_moment_or_for_good() -> None:
+    from gcsfs.retry import HttpError, validate_response
+
+    def answer(status: int, message: str = "") -> Exception:
+        try:
+            validate_response(status, json.dumps({"error": {"message": message}}), "gs://b/x")
+        except Exception as error:
+            return error
+        raise AssertionError(status)
+
+    assert isinstance(answer(503), HttpError)
+    assert all(is_for_the_moment(answer(status)) for status in (408, 410, 429, 500, 502, 503))
+    assert not any(is_for_the_moment(answer(status)) for status in (400, 401, 403, 404, 409, 412))
+    assert is_for_the_moment(answer(403, "rateLimitExceeded"))
+
+
+def test_a_store_that_stands_still_is_not_waited_for_for_ever(gs_bucket: str) -> None:
+    assert filesystem("gs").requests_timeout.sock_read == 60
+
+
 def test_a_store_without_exclusive_create_is_refused_before_anything_is_written(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,14 +217,18 @@ def test_what_killed_processes_left_on_the_disk_goes_a_day_later(
     bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(buckets.tempfile, "tempdir", str(tmp_path))
-    for name in (f"{PRIVATE_MARK}old", f"{PRIVATE_MARK}new", "another's"):
+    dead, own = f"{PRIVATE_MARK}{2**22 + 1}-old", f"{PRIVATE_MARK}{os.getpid()}-old"
+    for name in (dead, own, "another's"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x").write_text("x")
-        if name != f"{PRIVATE_MARK}new":
-            os.utime(tmp_path / name / "x", (1000, 1000))
-    buckets._remove_remains.cache_clear()
-    own = Path(volume_of(bucket).private_place(f"{bucket}/a")).parent
-    assert {path.name for path in tmp_path.iterdir()} == {f"{PRIVATE_MARK}new", "another's", own.name}
+        os.utime(tmp_path / name / "x", (1000, 1000))  # as what was unpacked there would say
+    made = []
+    for days, left in ((0, {dead, own}), (2, {own})):
+        now = time.time() + days * 86400
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        buckets._remove_remains.cache_clear()
+        made.append(Path(volume_of(bucket).private_place(f"{bucket}/a")).parent.name)
+        assert {path.name for path in tmp_path.iterdir()} == {"another's", *left, *made}
 
 
 def test_leftovers_are_what_nothing_points_to_and_only_old_ones(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,9 +296,11 @@ def test_an_endpoint_of_the_vendors_file_is_that_of_files_and_of_arrays(
 ) -> None:
     address = os.environ["AWS_ENDPOINT_URL"]
     (tmp_path / "config").write_text(f"[profile here]\nregion = eu-south-2\nendpoint_url = {address}\n")
+    (tmp_path / "keys").write_text("[here]\naws_access_key_id = tester\naws_secret_access_key = secret\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_PROFILE", "here")
-    for name in ("AWS_ENDPOINT_URL", "AWS_REGION"):
+    for name in ("AWS_ENDPOINT_URL", *bucket_servers.S3_VARIABLES):
         monkeypatch.delenv(name)
     forget_volumes()
     told = {"endpoint": address, "aws_region": "eu-south-2"}
@@ -280,6 +308,15 @@ def test_an_endpoint_of_the_vendors_file_is_that_of_files_and_of_arrays(
     write_array(f"{s3_bucket}/array", np.arange(10), write_context())
     assert "zarr.json" in volume_of(s3_bucket).names(f"{s3_bucket}/array")
     np.testing.assert_array_equal(open_array(f"{s3_bucket}/array").read().result(), np.arange(10))
+
+
+def test_a_region_of_the_vendors_file_does_not_keep_arrays_from_asking_where_a_bucket_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text("[default]\nregion = eu-south-2\n")
+    assert "aws_region" not in key_value_store("s3://b/x", {"AWS_CONFIG_FILE": str(tmp_path / "config")})
+    with pytest.raises(RefusedError, match="found AWS_PROFILE=none; needed a profile of"):
+        key_value_store("s3://b/x", {"AWS_PROFILE": "none", "AWS_CONFIG_FILE": str(tmp_path / "config")})
 
 
 def test_a_checkpoint_of_a_bucket_is_made_permanent_listed_and_removed(bucket: str) -> None:
@@ -293,10 +330,9 @@ def test_a_checkpoint_of_a_bucket_is_made_permanent_listed_and_removed(bucket: s
     assert list(whole_checkpoints(f"{bucket}/run")) == [1]
     loaded = load(f"{bucket}/run/step-1", {"x": jax.ShapeDtypeStruct((1000,), jnp.float32)})
     np.testing.assert_array_equal(loaded["x"], arrays["x"])
-    volume = volume_of(bucket)  # a store may list an emptied folder for a while
-    left = [f"{bucket}/run/{name}" for name in volume.names(f"{bucket}/run") if name.startswith(PRIVATE_MARK)]
-    [private] = [path for path in left if volume.names(path)]
-    assert volume.names(private) == ["step-1"]
+    left = filesystem(protocol_of(bucket)).find(f"{bucket}/run")  # a store may list an emptied folder for a while
+    below = [name.partition("/run/")[2].split("/") for name in left]
+    assert {place[1] for place in below if place[0].startswith(PRIVATE_MARK)} == {"step-1"}
 
 
 def test_writers_of_several_processes_need_no_folder_in_a_bucket(bucket: str) -> None:

@@ -20,7 +20,10 @@ LOCAL = "local"
 _AUTO = "auto"
 _PATIENCE_SECONDS = 10.0
 _NAMESPACE = "ponente"
-_HANDED_ON = ("PONENTE_", "AWS_", "GOOGLE_", "HF_", "HUGGING_FACE_", "WANDB_")  # not JAX_: machines differ
+_HANDED_ON = (  # not JAX_: machines differ
+    *("PONENTE_", "AWS_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "GCSFS_"),
+    *("HF_", "HUGGING_FACE_", "WANDB_"),
+)
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
 
 

@@ -64,7 +64,7 @@ def run_gang(member: Member, resources: Resources, secrets: list[str], retries: 
         with _hosts(resources) as hosts:
             endings, own = _run_once(hosts, member, resources, secrets)
         codes = [ending.code for ending in endings]
-        failed = next((number for number, code in enumerate(codes) if code > 0 and code not in _PREEMPTED), None)
+        failed = next((number for number, code in enumerate(codes) if code and code not in _PREEMPTED), None)
         if not any(codes):
             return
         # Those that are left when one is lost end with an error; those that we ask to end, as if they were preempted.
