@@ -38,17 +38,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"ponente: {error}", file=sys.stderr)
         code = 2
     except OSError as error:
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            print(
-                f"ponente: found that {error.filename or 'a file'} cannot be used ({error.strerror}); needed "
-                "a place of your own. Give another, such as --data.cache_dir or --prefix.",
-                file=sys.stderr,
-            )
-            sys.exit(2)
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        from ponente.store.trouble import sentence_of
+
+        sentence = sentence_of(error)
+        if sentence is None:
             raise
-        print(f"ponente: {error}\nMake room and run the command again: what is done stays.", file=sys.stderr)
-        code = 1
+        print(f"ponente: {sentence}", file=sys.stderr)
+        code = 2 if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else 1
     sys.exit(code)
 
 

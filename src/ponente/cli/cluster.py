@@ -58,7 +58,8 @@ def _submit(options: argparse.Namespace, arguments: list[str]) -> int:
     try:
         return jobs.follow(name, _write)
     except KeyboardInterrupt:
-        print(f"\nthe job goes on: ponente cluster logs {name} --follow, or stop {name}", file=sys.stderr)
+        at = f" --address {options.address}" if options.address else ""
+        print(f"\nthe job goes on: ponente cluster logs {name}{at} --follow, or stop {name}{at}", file=sys.stderr)
         return 130
 
 

@@ -5,6 +5,7 @@ import sys
 import time
 
 from ponente.cli.command import add_command
+from ponente.config.errors import RefusedError
 
 
 def add_graph_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -133,10 +134,14 @@ def _gc(options: argparse.Namespace, arguments: list[str]) -> int:
     from ponente.executor.garbage import remove, survey
     from ponente.executor.script import graphs_of_scripts
     from ponente.store.paths import resolve_prefix
+    from ponente.store.volume import volume_of
 
     older_than = 0.0 if options.older_than == "0" else seconds_of(options.older_than, "--older_than") or 0.0
     keep = None if options.keep is None else graphs_of_scripts(options.keep)
-    found = survey(resolve_prefix(options.prefix), keep, older_than)
+    prefix = resolve_prefix(options.prefix)
+    if not volume_of(prefix).is_folder(prefix):
+        raise RefusedError(f"found no prefix {prefix}; needed one under which steps have run. Give --prefix.")
+    found = survey(prefix, keep, older_than)
     if not options.delete:
         print(found)
         if found.garbage:

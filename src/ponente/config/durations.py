@@ -24,7 +24,7 @@ def seconds_of(duration: str | float | None, key: str) -> float | None:
             duration = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if isinstance(duration, str) or duration <= 0:
         raise RefusedError(
-            f"found {key}: {duration}; needed a length of time above 0, such as 30s, 15m, 1h30m or a number of "
+            f"found {key}: {duration}; needed a length of time above 0, such as 30s, 15m, 1h30m, 7d or a number of "
             "seconds. Change it."
         )
     return float(duration)

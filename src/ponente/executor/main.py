@@ -5,6 +5,7 @@ resolved here, when the program runs, never when a module is imported.
 """
 
 import contextlib
+import errno
 import gc
 import logging
 import multiprocessing
@@ -35,6 +36,7 @@ from ponente.executor.script import current_script
 from ponente.executor.step import ExecutorStep
 from ponente.store.paths import PRIVATE_MARK, below, resolve_prefix
 from ponente.store.redaction import Redactor
+from ponente.store.trouble import sentence_of
 from ponente.store.volume import is_no_space, volume_of
 
 logger = logging.getLogger(__name__)
@@ -73,14 +75,18 @@ def executor_main(
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.exit(2)
     except OSError as error:
-        if not is_no_space(error):
-            raise
         prefix = resolve_prefix(options.prefix)
-        sys.stderr.write(
-            f"no space left on the disk that holds {prefix} for the records of this run ({error}); "
-            "free some space and run the same command again: it goes on from here\n"
-        )
-        sys.exit(1)
+        if is_no_space(error):
+            sys.stderr.write(
+                f"no space left on the disk that holds {prefix} for the records of this run ({error}); "
+                "free some space and run the same command again: it goes on from here\n"
+            )
+            sys.exit(1)
+        sentence = sentence_of(error) if "://" in prefix else None
+        if sentence is None:
+            raise
+        sys.stderr.write(f"{sentence}\n")
+        sys.exit(2 if error.errno == errno.EACCES else 1)
     except (KeyboardInterrupt, StoppedError) as error:  # before the first step, or once more while steps were stopped
         sys.stderr.write("stopped; nothing that was finished is lost, the same command goes on\n")
         sys.exit(interruption_code(error))
@@ -176,9 +182,11 @@ def _check_writable(prefix: str) -> None:
     except OSError as error:
         if is_no_space(error):
             raise
+        if "://" in prefix and sentence_of(error) is not None:
+            raise
+        needed = "a bucket that is there" if "://" in prefix else "a folder of yours"
         raise RefusedError(
-            f"found prefix {prefix}, where nothing can be written ({error}); needed a folder of yours. "
-            "Give another --prefix"
+            f"found prefix {prefix}, where nothing can be written ({error}); needed {needed}. Give another --prefix"
         ) from error
 
 

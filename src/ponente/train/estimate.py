@@ -79,8 +79,10 @@ class Estimate:
         yield f"operations a token  {self.flops_per_token:.4g}, forward and backward"
         yield f"a step              {self.tokens_a_step:,} tokens"
         yield f"hardware            {hardware.name}: {hardware.devices} x {hardware.memory / GIB:.0f} GiB; mesh: {axes}"
-        yield f"memory of a device  {memory.total / GIB:.1f} GiB with {self.rows_at_once} rows at once: " + (
-            "fits" if self.fits else "does NOT fit"
+        rows = f"{self.rows_at_once} row{'s' * (self.rows_at_once > 1)} at once"
+        fewer = " (trainer.per_device_parallelism: auto takes as many rows as do)" * (self.rows_at_once > 1)
+        yield f"memory of a device  {memory.total / GIB:.1f} GiB with {rows}: " + (
+            "fits" if self.fits else f"does NOT fit{fewer}"
         )
         for name in ("weights", "optimizer", "gradients", "kept", "working"):
             yield f"  {name:<18}{getattr(memory, name) / GIB:.2f}"

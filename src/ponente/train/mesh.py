@@ -90,10 +90,11 @@ class MeshConfig:
         fixed = math.prod(size for size in wanted.values() if size != -1)
         if len(open_axes) > 1 or fixed > devices or (open_axes and devices % fixed):
             shown = ", ".join(f"{name}: {size}" for name, size in wanted.items())
+            fitting = ", ".join(str(size) for size in range(1, devices + 1) if devices % size == 0)
             raise RefusedError(
-                f"found trainer.mesh.axes {{{shown}}} on {devices} devices; needed at most one -1, and sizes whose "
-                f"product is at most that, and divides it where one is -1. Change {MODEL} or {REPLICA}, or give "
-                f"{DATA} a size."
+                f"found trainer.mesh.axes {{{shown}}}, whose sizes make {fixed}, on {devices} devices; needed at most "
+                f"one -1, and a product of the others of at most {devices}, or one of {fitting} where one is -1. "
+                "Change them."
             )
         return {name: devices // fixed if size == -1 else size for name, size in wanted.items()}
 

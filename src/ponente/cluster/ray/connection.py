@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -23,6 +24,9 @@ _NAMESPACE = "ponente"
 _HANDED_ON = (  # not JAX_: machines differ
     *("PONENTE_", "AWS_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "GCSFS_"),
     *("HF_", "HUGGING_FACE_", "WANDB_"),
+)
+TOKEN_ADVICE = (
+    "needed the token that it was started with. Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token."
 )
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
 
@@ -100,6 +104,8 @@ def _check_address(address: str) -> None:
 
 
 def _no_cluster(address: str, error: Exception) -> RefusedError:
+    if re.search(r"(?i)authent|auth.?token", str(error)):
+        return RefusedError(f"found a Ray cluster at {address!r} that does not let us in; {TOKEN_ADVICE}")
     return RefusedError(
         f"found no Ray cluster at {address!r} ({str(error).strip().partition(chr(10))[0]}); needed the address of "
         "one that runs: HOST:6379, auto on one of its machines, or local to start one here"

@@ -18,7 +18,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryErr
 
 from ponente.cluster.address import STEP_VARIABLE
 from ponente.cluster.launch import LOST_EXIT, OnExit, Running, Task
-from ponente.cluster.ray.connection import handed_on, own_paths
+from ponente.cluster.ray.connection import handed_on, nodes, own_paths
 from ponente.cluster.ray.host import Ending, TaskHost
 from ponente.cluster.ray.resources import task_options, without_accelerators
 from ponente.store.redaction import Redactor
@@ -50,7 +50,7 @@ class RayLauncher:
             runtime_env={"pip": list(task.requirements)} if task.requirements else None,
             **options,
         ).remote(whole, self._redactor.secrets)
-        running = _OnRay(task.name, actor, on_exit, options)
+        running = _OnRay(task.name, actor, on_exit, options, has_packages=bool(task.requirements))
         running.follow()
         return running
 
@@ -58,11 +58,12 @@ class RayLauncher:
 class _OnRay:
     """A task somewhere in the cluster; a thread awaits its end."""
 
-    def __init__(self, name: str, actor: Any, on_exit: OnExit, asked: dict[str, Any]) -> None:
+    def __init__(self, name: str, actor: Any, on_exit: OnExit, asked: dict[str, Any], *, has_packages: bool) -> None:
         self._name = name
         self._actor = actor
         self._on_exit = on_exit
         self._asked = asked
+        self._has_packages = has_packages
         self._is_placed = False
         self._tail = ""
 
@@ -101,7 +102,7 @@ class _OnRay:
         asked = self._actor.wait.remote(_ASK_SECONDS if self._is_placed else 0.0)
         ready, _ = ray.wait([asked], timeout=_PATIENCE_SECONDS)
         if not ready:
-            logger.warning("%s: no machine has %s to spare yet; still waiting", self._name, self._asked)
+            logger.warning("%s: waits for %s", self._name, _waited_for(self._asked, has_packages=self._has_packages))
         ending: Ending | None = ray.get(asked)
         self._is_placed = True
         return ending
@@ -115,3 +116,12 @@ class _OnRay:
 
     def tail(self) -> str:
         return self._tail
+
+
+def _waited_for(asked: dict[str, Any], *, has_packages: bool) -> str:
+    """What a task that has not begun needs, in words."""
+    most = max((node["Resources"].get("CPU", 0.0) for node in nodes() if node["Alive"]), default=0.0)
+    words = f"a machine with {asked} to spare"
+    if asked.get("num_cpus", 0) > most:
+        words += f" (the largest has {most:g} cores by now)"
+    return f"{words}, or for its packages to be installed there" if has_packages else words

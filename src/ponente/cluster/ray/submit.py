@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from ponente.cluster.address import CLUSTER_VARIABLE
+from ponente.cluster.ray.connection import TOKEN_ADVICE
 from ponente.config.errors import RefusedError
 from ponente.store.redaction import SECRETS_VARIABLE
 
@@ -46,8 +48,15 @@ class Jobs:
 
     def __init__(self, address: str) -> None:
         logging.getLogger("ray").setLevel(logging.WARNING)
+        if not address.startswith(("http://", "https://")):
+            raise RefusedError(
+                f"found the address {address!r}; needed that of the cluster's job server: http://HEAD:8265. Give "
+                "--address."
+            )
         try:
             self._client = JobSubmissionClient(address)
+        except AuthenticationError as error:
+            raise RefusedError(f"found a job server at {address} that asks for a token; {TOKEN_ADVICE}") from error
         except (ConnectionError, RuntimeError) as error:
             raise RefusedError(
                 f"found no job server at {address} ({str(error).strip().partition(chr(10))[0]}); needed that of a Ray "
