@@ -29,7 +29,7 @@ types: $(VENV)/.dev  ## mypy, strict
 	@$(VENV)/bin/mypy --no-error-summary
 
 unit: $(VENV)/.dev  ## every test but soak
-	@$(PY) -m pytest -n 2 --dist worksteal
+	@$(PY) -m pytest -n 3 --dist worksteal  # on two cores: tests of faults wait more than they compute
 
 test-gpu: $(VENV)/.dev  ## what needs a GPU: kernels against plain formulas, deterministic resume, short trainings
 	@JAX_PLATFORMS=cuda,cpu $(PY) -m pytest tests/gpu

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import note, seeds, wait_until
+from harness import SOAK, note, seeds, wait_until
 
 from ponente.store.token_cache.cache import open_cache, open_growing_cache
 from ponente.store.token_cache.ledger import read_plan
@@ -103,7 +103,7 @@ def test_a_build_in_a_bucket_that_is_killed_again_and_again_ends_with_the_same_t
         return {name: volume.published_folder(f"{cache}/segments/{name}") for name in names}
 
     written: dict[str, str | None] = {}
-    for _ in range(2):
+    for _ in range(2 if os.environ.get(SOAK) else 1):
         process = start(corpus, tiny_tokenizer, cache)
         goal = len(written) + draw.randint(0, 12)
         wait_until(lambda: process.poll() is not None or len(published()) >= goal, "segments are published")

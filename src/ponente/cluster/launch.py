@@ -54,6 +54,10 @@ class Task:
 class Running(Protocol):
     """A task that was started."""
 
+    @property
+    def waits_for(self) -> str | None:
+        """What it needs before it can begin, in words; None once it runs."""
+
     def stop(self, signal_number: int) -> None:
         """Sends a signal to all processes of the task; nothing happens where it has ended."""
 
@@ -100,6 +104,8 @@ class _Subprocess:
 
     What the task started and forgot ends with it: nobody else would end it, and it may keep the output open for ever.
     """
+
+    waits_for = None
 
     def __init__(self, process: subprocess.Popen[bytes], log: IO[bytes], redactor: Redactor, on_exit: OnExit) -> None:
         self._process = process
@@ -198,6 +204,8 @@ class DriverLauncher:
 
 
 class _InDriver:
+    waits_for = None
+
     def stop(self, signal_number: int) -> None:
         """A thread cannot be stopped; the driver waits for it or leaves it to be taken over."""
 

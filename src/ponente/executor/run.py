@@ -319,7 +319,9 @@ class Driver:
                 logger.info("       at     %s: %s", step.name, progress)
             elif now - max(step.began, step.last_shown) > _STILL_RUNNING_SECONDS:
                 step.last_shown = now
-                logger.info("       at     %s: running for %.0f s", step.name, now - step.began)
+                waits_for = step.running.waits_for if step.running is not None else None
+                what = "runs" if waits_for is None else f"waits for {waits_for}"
+                logger.info("       at     %s: %s, since %.0f s", step.name, what, now - step.began)
 
     def _stop(self) -> None:
         """Asks what still runs to end, then makes it, and writes down that it was stopped."""

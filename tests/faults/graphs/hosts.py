@@ -19,7 +19,7 @@ from ponente.train.data.config import TrainComponentConfig, TrainDataConfig
 from ponente.train.optimizers import AdamConfig
 from ponente.train.trainer import TrainerConfig
 
-STEPS = 40
+STEPS = 20
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ step's log and waits for it, as it would for any other process.
 """
 
 import contextlib
-import logging
 import secrets
 import signal
 import threading
@@ -23,10 +22,7 @@ from ponente.cluster.ray.host import Ending, TaskHost
 from ponente.cluster.ray.resources import task_options, without_accelerators
 from ponente.store.redaction import Redactor
 
-logger = logging.getLogger(__name__)
-
 _ASK_SECONDS = 5.0  # how long one question for a task's end stands
-_PATIENCE_SECONDS = 60.0  # until a user hears that a task waits for a machine
 
 
 class RayLauncher:
@@ -100,12 +96,13 @@ class _OnRay:
 
     def _ask(self) -> Ending | None:
         asked = self._actor.wait.remote(_ASK_SECONDS if self._is_placed else 0.0)
-        ready, _ = ray.wait([asked], timeout=_PATIENCE_SECONDS)
-        if not ready:
-            logger.warning("%s: waits for %s", self._name, _waited_for(self._asked, has_packages=self._has_packages))
         ending: Ending | None = ray.get(asked)
         self._is_placed = True
         return ending
+
+    @property
+    def waits_for(self) -> str | None:
+        return None if self._is_placed else _waited_for(self._asked, has_packages=self._has_packages)
 
     def stop(self, signal_number: int) -> None:
         with contextlib.suppress(RayError):
