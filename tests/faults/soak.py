@@ -26,11 +26,17 @@ from bucket_servers import KIND_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "soak.md"
-_BUCKETS = ("faults/test_on_a_bucket.py", "faults/test_training_on_a_bucket.py", "unit/store/test_bucket.py")
+_BUILD = "test_a_build_in_a_bucket_that_is_killed_again_and_again_ends_with_the_same_tokens"
+_BUCKETS = (
+    "faults/test_on_a_bucket.py",
+    "faults/test_training_on_a_bucket.py",
+    f"faults/test_killed_build.py::{_BUILD}",
+    "unit/store/test_bucket.py",
+)
 STORES = {  # buckets of these servers, and what is tried with them
     "moto": ("faults", "unit/train/test_mesh.py"),
     "seaweedfs": _BUCKETS,
-    "gcs": _BUCKETS[:2],
+    "gcs": _BUCKETS[:3],
 }
 SERVERS = {
     "moto": "moto (S3)",
