@@ -101,12 +101,17 @@ def remove(found: Survey) -> Iterator[Garbage]:
     alive = _Alive(found.prefix)
     for one in found.garbage:
         if one.kind in (Kind.LOST, Kind.REMAINS):
-            still = _lost_attempts(one.folder) if one.kind is Kind.LOST else _remains(one.folder)
-            if one.path in still and (one.kind is Kind.LOST or _holder(one.folder) is None):
+            if _is_still_waste(one):
                 volume_of(one.path).remove(one.path)
                 yield one
         elif not alive.is_any() and _remove_claimed(one, found.older_than):
             yield one
+
+
+def _is_still_waste(one: Garbage) -> bool:
+    if one.kind is Kind.LOST:
+        return one.path in _lost_attempts(one.folder)
+    return _holder(one.folder) is None and one.path in _remains(one.folder)
 
 
 class _Alive:

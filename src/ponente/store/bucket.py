@@ -29,6 +29,7 @@ from ponente.store.filesystems import filesystem, forget, prepare
 from ponente.store.objects import ObjectVolume
 from ponente.store.paths import PRIVATE_MARK, basename, join, parent, private_path, protocol_of
 from ponente.store.remote import bucket_of
+from ponente.store.trouble import CREDENTIALS
 from ponente.store.usage import last_changed
 
 Result = TypeVar("Result")
@@ -50,10 +51,6 @@ _NETWORK = {"aiohttp", "aiobotocore", "botocore", "gcsfs", "google", "urllib3", 
 _THREADS = 8  # that send or remove objects at once
 _LEFT_SECONDS = 24 * 3600.0
 _MARK = "ponente-mark"
-_CREDENTIALS = {
-    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_ENDPOINT_URL for another store than Amazon's)",
-    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
-}
 
 logger = logging.getLogger(__name__)
 
@@ -223,7 +220,7 @@ class BucketVolume(ObjectVolume):
                 if "Credentials" in type(error).__name__:
                     raise RefusedError(
                         f"found no credentials for {path} ({_words(error)}); needed those of its store. Set "
-                        f"{_CREDENTIALS[self.protocol]}, or log in with the vendor's tool."
+                        f"{CREDENTIALS[self.protocol]}, or log in with the vendor's tool."
                     ) from error
                 if _is_forbidden(error) and not is_for_the_moment(error):
                     raise PermissionError(errno.EACCES, f"the store refuses access ({_words(error)})", path) from error

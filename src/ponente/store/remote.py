@@ -38,17 +38,20 @@ def key_value_store(path: str, environment: Mapping[str, str] | None = None) -> 
         region = region or "us-east-1"
     if region:
         store["aws_region"] = region
+    credentials = _aws_credentials(variables)
+    return store if credentials is None else {**store, "aws_credentials": credentials}
+
+
+def _aws_credentials(variables: Mapping[str, str]) -> dict[str, str] | None:
+    """Where TensorStore finds them; None: by its own search, which knows nothing of AWS_PROFILE."""
     if variables.get("AWS_ACCESS_KEY_ID"):
-        store["aws_credentials"] = {"type": "environment"}
-    elif profile := variables.get("AWS_PROFILE"):
-        files = {
-            "config_file": variables.get("AWS_CONFIG_FILE") or "~/.aws/config",
-            "credentials_file": variables.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
-        }
-        there = {key: path for key, file in files.items() if os.path.isfile(path := os.path.expanduser(file))}
-        if len(there) == len(files):  # else its own search does no worse
-            store["aws_credentials"] = {"type": "profile", "profile": profile, **there}
-    return store
+        return {"type": "environment"}
+    profile = variables.get("AWS_PROFILE")
+    config = os.path.expanduser(variables.get("AWS_CONFIG_FILE") or "~/.aws/config")
+    keys = os.path.expanduser(variables.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials")
+    if not profile or not os.path.isfile(config) or not os.path.isfile(keys):
+        return None
+    return {"type": "profile", "profile": profile, "config_file": config, "credentials_file": keys}
 
 
 def _tell_address(variables: Mapping[str, str]) -> None:

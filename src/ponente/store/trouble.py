@@ -4,9 +4,9 @@ import errno
 
 from ponente.store.volume import is_no_space
 
-_CREDENTIALS = {
-    "s3": "the keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE) and what they may do there",
-    "gs": "the credentials (GOOGLE_APPLICATION_CREDENTIALS) and what they may do there",
+CREDENTIALS = {  # the variables that they come from
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_ENDPOINT_URL for another store than Amazon's)",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
 }
 _ADDRESSES = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST"}
 
@@ -19,7 +19,8 @@ def sentence_of(error: OSError) -> str | None:
         return f"{error}\nMake room and run the command again: what is done stays."
     if is_url and error.errno == errno.EACCES:
         return (
-            f"found {place}, where {error.strerror}; needed leave to read and write. Look at {_CREDENTIALS[protocol]}."
+            f"found {place}, where {error.strerror}; needed leave to read and write. Look at "
+            f"{CREDENTIALS[protocol]}, and at what they may do there."
         )
     if is_url and error.errno == errno.EIO:
         return (

@@ -12,8 +12,12 @@ from ponente.store.trouble import sentence_of
 @pytest.mark.parametrize(
     ("number", "path", "said"),
     [
-        (errno.EACCES, "s3://b/x", "found s3://b/x, where .*; needed leave to read and write. Look at the keys"),
-        (errno.EACCES, "gs://b/x", "Look at the credentials .GOOGLE_APPLICATION_CREDENTIALS."),
+        (
+            errno.EACCES,
+            "s3://b/x",
+            "found s3://b/x, where .*; needed leave to read and write. Look at AWS_",
+        ),
+        (errno.EACCES, "gs://b/x", "Look at GOOGLE_APPLICATION_CREDENTIALS"),
         (errno.EIO, "s3://b/x", "s3://b/x; needed a store that can be reached. Look at AWS_ENDPOINT_URL"),
         (errno.EACCES, "/x", "found that /x cannot be used .*; needed a place of your own"),
         (errno.ENOSPC, "/x", "Make room and run the command again"),
