@@ -25,7 +25,7 @@ KINDS = {  # the first pattern that a kernel's name or its operation matches
     "copies and zeros": r"^Mem|memcpy|memset|^copy|^wrapped_copy",
     "attention": r"cudnn|flash|sdpa|fmha",
     "products": r"nvjet|gemm|cublas|cutlass|xmma|splitK",
-    "our kernels": r"swiglu_gradients|loss_slopes|log_normalizer",
+    "our kernels": r"mixed|swiglu_gradients|loss_slopes|log_normalizer",
     "fusions with reductions": r"reduc|input_.*fusion",
     "other fusions": r"",
 }

@@ -35,7 +35,6 @@ RUNS = {  # program, flags
     "plain": (["-c", PLAIN], ["--model.attn_backend", "xla"]),
     "fp8": (["-m", "ponente"], ["--trainer.quantization.fp8", "true"]),
 }
-COLOURS = {"fast": "#1f77b4", "again": "#2ca02c", "plain": "#d62728", "fp8": "#ff7f0e"}
 LAST = 50  # steps whose mean loss is told
 
 
@@ -78,7 +77,7 @@ def main() -> None:
         shown = ", ".join(f"{key.replace('_', ' ')} {value:.5f}" for key, value in figures[name].items())
         print(f"  {name:<8}{shown}", flush=True)
     if options.picture:
-        options.picture.write_text(picture({name: run.losses for name, run in runs.items()}))
+        options.picture.write_text(drawing(runs))
     print(json.dumps({name: {key: round(value, 6) for key, value in row.items()} for name, row in figures.items()}))
 
 
@@ -120,27 +119,15 @@ def apart(one: list[float], other: list[float]) -> float:
     return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / len(one)
 
 
-def picture(losses: dict[str, list[float]], width: int = 720, height: int = 360) -> str:
-    """The curves as SVG."""
-    lowest, highest = min(map(min, losses.values())), max(map(max, losses.values()))
-    lines = []
-    for number, (name, run) in enumerate(losses.items()):
-        across, down = (width - 60) / (len(run) - 1), (height - 60) / (highest - lowest)
-        places = [(40 + step * across, 20 + (highest - loss) * down) for step, loss in enumerate(run)]
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        colour = COLOURS[name]
-        lines.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.2" points="{points}"/>')
-        lines.append(f'<text x="{width - 120}" y="{40 + 18 * number}" fill="{colour}">{name}</text>')
-    steps = max(map(len, losses.values()))
-    lines += [
-        f'<text x="4" y="24">{highest:.2f}</text>',
-        f'<text x="4" y="{height - 40}">{lowest:.2f}</text>',
-        f'<text x="{width // 2 - 60}" y="{height - 12}">{steps} steps, train/loss</text>',
+def drawing(runs: dict[str, Run]) -> str:
+    """The losses of all runs as SVG."""
+    from ponente.experiment.curves import COLOURS, Curve, picture
+
+    curves = [
+        Curve(name=name, points=list(enumerate(run.losses)), colour=colour)
+        for (name, run), colour in zip(runs.items(), COLOURS, strict=False)
     ]
-    body = "\n".join(lines)
-    font = 'font-family="sans-serif" font-size="12"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" {font}>'
-    return f'{head}\n<rect width="100%" height="100%" fill="white"/>\n{body}\n</svg>\n'
+    return picture(curves, across="steps", down="train/loss")
 
 
 if __name__ == "__main__":

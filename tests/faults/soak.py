@@ -33,8 +33,12 @@ _BUCKETS = (
     f"faults/test_killed_build.py::{_BUILD}",
     "unit/store/test_bucket.py",
 )
+_LONG = (
+    *("unit/models/test_mudd.py", "unit/ops/test_kernels.py", "parity/test_models.py"),
+    "unit/train/test_training.py",
+)
 STORES = {  # buckets of these servers, and what is tried with them
-    "moto": ("faults", "unit/train/test_mesh.py"),
+    "moto": ("faults", "unit/train/test_mesh.py", *_LONG),
     "seaweedfs": _BUCKETS,
     "gcs": _BUCKETS[:3],
 }

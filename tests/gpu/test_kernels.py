@@ -18,6 +18,8 @@ from ponente.ops.embedding import lookup
 from ponente.ops.fp8 import fp8_product
 from ponente.ops.gated import gated
 from ponente.ops.loss import cross_entropy_sums
+from ponente.ops.mixing import Mixed, Mixture, Turn, Way, mix, mix_plain
+from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
 from ponente.ops.norm import rms_norm, rms_norm_beside
 
 ROUNDING = 0.01
@@ -136,6 +138,47 @@ def test_a_norm_beside_its_input_has_the_gradients_of_both(shape: tuple[int, ...
     exact = x.astype(jnp.float32), weight.astype(jnp.float32)
     expected = value_and_gradients(both(lambda x, *rest: (rms_norm(x, *rest), x)), *exact)
     for one, other in zip(found, expected, strict=True):
+        assert_near(one, other)
+
+
+NORMED, BESIDE, BEHIND = Way(is_normed=True), Way(has_base=True, is_normed=True), Way(is_normed=True, is_behind=True)
+
+
+@pytest.mark.parametrize("owes", [False, True])
+@pytest.mark.parametrize("ways", [(Way(),), (NORMED,) * 3 + (Way(),), (BESIDE,) * 3 + (BEHIND,), (Way(has_base=True),)])
+@pytest.mark.parametrize(
+    ("shape", "count"), [((4, 64, 512), 3), ((3, 7, 1000), 5), ((2, 64, 1024), 13), ((2, 32, 2048), 24)]
+)
+def test_mixtures_and_their_gradients_are_those_of_the_formula(
+    ways: tuple[Way, ...], shape: tuple[int, ...], count: int, owes: bool
+) -> None:
+    """Of two in a row, as in a model: the second has one state more, and may leave gradients to the first."""
+    has_base, has_after = any(way.has_base or way.is_behind for way in ways), BEHIND in ways
+    turns = (Turn(), Turn(is_last=True))
+    if owes:
+        turns = (Turn(owed_ways=len(ways), is_last=True), Turn(owes=True, is_last=True))
+    states, base, after = normal(0, count + 1, *shape), normal(1, *shape), normal(2, shape[-1])
+    weights = jax.random.normal(jax.random.key(3), (2, *shape[:-1], len(ways), count + 1)) * count**-0.5
+    assert has_mixing_kernel(states[0])
+
+    def twice(mixed: Callable[..., Mixed]) -> Callable[..., jax.Array]:
+        def streams(weights: jax.Array, states: jax.Array, base: jax.Array, after: jax.Array) -> jax.Array:
+            beside = base if has_base else None, after if has_after else None
+            fewer = weights[0, ..., :count]
+            first = mixed(Mixture(fewer, tuple(states[:count]), *beside), ways, 1e-6, None, turns[0])
+            all_states = (*first.states, states[count])
+            second = mixed(Mixture(weights[1], all_states, *beside), ways, 1e-6, first.debt, turns[1])
+            return jnp.stack([*first.streams, *second.streams])
+
+        return streams
+
+    def plain(mixture: Mixture, ways: tuple[Way, ...], epsilon: float, *_: object) -> Mixed:
+        return Mixed(mix_plain(mixture, ways, epsilon), mixture.states, None)
+
+    found = value_and_gradients(twice(mix), weights, states, base, after)
+    exact = (one.astype(jnp.float32) for one in (states, base, after))
+    expected = value_and_gradients(twice(plain), weights, *exact)
+    for one, other in zip(found[: 3 + has_base + has_after], expected, strict=False):
         assert_near(one, other)
 
 

@@ -11,7 +11,11 @@ from jax.sharding import AxisType
 
 from ponente.batches.batch import Batch
 from ponente.batches.tables import no_tables, tables_of
+from ponente.models.connections import ConnectedConfig
 from ponente.models.llama import LlamaConfig
+from ponente.models.lm import LmConfig
+from ponente.models.mudd import MuddConfig
+from ponente.models.mudd_pythia import MuddPythiaConfig
 from ponente.models.parameters import initialize
 from ponente.ops.mesh import Layout
 from ponente.store.checkpoint.snapshot import Staging, take_snapshot
@@ -49,8 +53,18 @@ def batch(*, has_tables: bool) -> Batch:
     return Batch(ids[:, :-1], ids[:, 1:], np.ones((ROWS, LENGTH), np.float32), segments, positions, *tables)
 
 
-def step(settings: StepSettings, model: LlamaConfig, given: Batch, layout: Layout | None = None) -> tuple[Any, Any]:
-    state = state_of(initialize(model.parameters(VOCAB), 0), settings.optimizer, is_averaged=False)
+def first_values(model: LmConfig) -> Any:
+    """Of a model; where there are connections, those of one that has learnt, for at first these do nothing."""
+    made: Any = initialize(model.parameters(VOCAB), 0)
+    if not isinstance(model, ConnectedConfig):
+        return made
+    random = np.random.default_rng(0)
+    learnt = jax.tree.map(lambda one: one + np.float32(random.normal(0, 0.1, one.shape)), made.connections)
+    return replace(made, connections=learnt)
+
+
+def step(settings: StepSettings, model: LmConfig, given: Batch, layout: Layout | None = None) -> tuple[Any, Any]:
+    state = state_of(first_values(model), settings.optimizer, is_averaged=False)
     if layout is None:
         return TrainStep(settings)(state, jax.device_put(given), 0)
     specs = specs_of(layout, model.parameters(VOCAB))
@@ -72,6 +86,58 @@ def test_a_step_on_a_mesh_of_one_is_that_without_a_mesh(has_fp8: bool, checkpoin
     exact = named_arrays(expected[0].optimizer)
     for name, array in named_arrays(found[0].optimizer).items():
         assert_near(array, exact[name], 0.02, name)
+
+
+@pytest.mark.parametrize("family", [MuddConfig, MuddPythiaConfig])
+@pytest.mark.parametrize("has_norms", [False, True])
+def test_a_step_with_kernels_of_mixtures_is_that_without(
+    family: Any, has_norms: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = family(
+        max_seq_len=LENGTH,
+        hidden_dim=256,
+        intermediate_dim=512,
+        num_layers=8,  # of which the last mixtures leave gradients to those before them
+        num_heads=4,
+        mudd_prenorm=has_norms,
+        mudd_postnorm=has_norms,
+    )
+    given = batch(has_tables=True)
+    found = step(SETTINGS, model, given)
+    lowered = TrainStep(SETTINGS).lower(found[0], jax.device_put(given)).as_text()
+    assert "mixed_gradients_8" in lowered
+    monkeypatch.setattr("ponente.ops.mixing.has_triton", lambda: False)
+    expected = step(SETTINGS, model, given)
+    np.testing.assert_allclose(float(found[1].loss), float(expected[1].loss), rtol=1e-3)
+    exact = named_arrays(expected[0].optimizer)
+    whole = np.sqrt(sum(float(np.sum(np.square(np.asarray(array, np.float64)))) for array in exact.values()))
+    for name, array in named_arrays(found[0].optimizer).items():
+        error = np.linalg.norm(np.asarray(array, np.float64) - np.asarray(exact[name], np.float64))
+        assert error <= 0.05 * np.linalg.norm(np.asarray(exact[name], np.float64)) + 1e-4 * whole, name
+
+
+@pytest.mark.parametrize("checkpointing", [True, False])
+def test_a_step_with_connections_needs_memory_that_grows_with_depth_and_not_with_its_square(
+    checkpointing: bool,
+) -> None:
+    def needed(layers: int) -> int:
+        model = MuddConfig(
+            max_seq_len=LENGTH,
+            hidden_dim=256,
+            intermediate_dim=512,
+            num_layers=layers,
+            num_heads=4,
+            mudd_prenorm=True,
+            mudd_postnorm=True,
+            gradient_checkpointing=checkpointing,
+        )
+        state = jax.eval_shape(
+            lambda: state_of(initialize(model.parameters(VOCAB), 0), SETTINGS.optimizer, is_averaged=False)
+        )
+        return TrainStep(SETTINGS).need(state, jax.device_put(batch(has_tables=False))).temporary
+
+    first, second, third = needed(12), needed(24), needed(48)
+    assert 0 < third - second < 2.2 * (second - first)
 
 
 def assert_near(found: Any, expected: Any, part: float, name: str) -> None:

@@ -16,6 +16,7 @@ LEFT_OUT = {
     "data.components.*.cache_options": _SHARDS,
     "data.ignore_token_id": "loss masks say which tokens count",
     "data.shuffle_before_trainval_split": "Ponente chooses which sequences num_validation_sequences takes",
+    "model.ddw_gen_pattern": "all ways are mixed in one pass",
     "model.flash_attention_block_size": "attention kernels choose their own blocks",
     "model.tokenizer": "data.tokenizer is the tokenizer of the model too",
     "model.use_flash_attention": "model.attn_backend chooses the kernel of attention",

@@ -1,7 +1,7 @@
 """Training, evaluation, sampling: what the commands run, and the same as steps of an experiment.
 
 A training step keeps checkpoints and metrics in its state, so that one that was killed or preempted goes on; its output
-has the model as a Hugging Face folder (`step / "hf"`) and its last metrics.
+has the model as a Hugging Face folder (`step / "hf"`), where its family has such, and its last metrics.
 """
 
 import json
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ponente.cluster.context import current_step
+from ponente.config.errors import RefusedError
 from ponente.evaluate.command import EvalConfig, evaluate_model
 from ponente.evaluate.perplexity import evaluation_of
 from ponente.executor import Summary, this_output_path, this_state_path
@@ -23,7 +24,7 @@ from ponente.train.export_command import export_saved
 from ponente.train.run import TrainResult, train
 
 CHECKPOINTS, LOGS, HF, METRICS = "checkpoints", "logs", "hf", "metrics.json"
-_RUN = "model"
+RUN = "model"  # the id of a step's run, and the name of its folder in the logs
 
 
 def train_lm(config: TrainConfig) -> TrainResult:
@@ -50,14 +51,19 @@ def train_step(config: TrainStepConfig) -> Summary:
     assert step is not None, "train_step runs as a step; outside one, call train_lm"
     trainer = config.train.trainer
     checkpointer = replace(trainer.checkpointer, base_path=join(config.state_path, CHECKPOINTS))
-    trainer = replace(trainer, id=_RUN, log_dir=join(config.state_path, LOGS), checkpointer=checkpointer)
+    trainer = replace(trainer, id=RUN, log_dir=join(config.state_path, LOGS), checkpointer=checkpointer)
     data = _with_caches(config.train.data, config.caches)
     whole = replace(config.train, trainer=trainer, data=data)
     if step.resources is not None and step.resources.host_count > 1:
         result = train_on_hosts(whole, step.resources, step, config.state_path)
     else:
         result = train_lm(whole)
-    export_saved(result.checkpoint, join(config.output_path, HF))
+    try:
+        whole.model.to_hf(vocab_size=1)
+    except RefusedError as error:  # a family that transformers does not have
+        step.notes.append(f"the model is in the checkpoint alone: {error}")
+    else:
+        export_saved(result.checkpoint, join(config.output_path, HF))
     _write(join(config.output_path, METRICS), result.metrics)
     step.state_objects.update({CHECKPOINTS, LOGS})
     return Summary(values={"steps": result.steps, **_losses(result.metrics)})

@@ -13,3 +13,4 @@ class LayerActivations:
     attention: int  # what its kernel made
     norms: int
     rest: int  # what an activation or a gate made
+    shared: int = 0  # of its output, what all later layers use too: its gradient is there as long as they are

@@ -18,8 +18,8 @@ from ponente.config.tree import Tree
 from ponente.models.lm import LmConfig
 
 _LATER = (
-    *("mpt", "mudd", "mistral", "mixtral", "qwen", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3", "olmo2"),
-    *("olmo3", "gpt_neox", "apertus", "modernbert", "snowball", "whisper", "gpt2_hyena"),
+    *("mpt", "mistral", "mixtral", "qwen", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3", "olmo2"),
+    *("olmo3", "apertus", "modernbert", "snowball", "whisper", "gpt2_hyena"),
 )
 
 logger = logging.getLogger(__name__)
@@ -63,11 +63,12 @@ def lm_config_from_hf(config: Mapping[str, Any]) -> LmConfig:
             f"found a quantised model of type {kind} (quantization_config in its config.json); needed weights that are "
             "plain numbers. Take the version that is not quantised."
         )
-    if config.get("attention_dropout"):
-        logger.warning(
-            "config.json has attention_dropout: %s, which %s goes without here; logits are not changed by it, training "
-            "is", config["attention_dropout"], kind,
-        )  # fmt: skip
+    for key in ("attention_dropout", "hidden_dropout"):
+        if config.get(key):
+            logger.warning(
+                "config.json has %s: %s, which %s goes without here; logits are not changed by it, training is",
+                key, config[key], kind,
+            )  # fmt: skip
     try:
         return families[kind].from_hf(config)
     except KeyError as error:

@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax.numpy as jnp
 from jax import Array
 
 from ponente.config.errors import RefusedError
 from ponente.models.activations import LayerActivations
-from ponente.models.decoding import positions_after, write_behind
+from ponente.models.decoding import Decoder, attend_after
 from ponente.models.hf_config import refuse_config
 from ponente.models.huggingface import HfWeight
 from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, Tokens
 from ponente.models.parameters import Parameter, stacked
 from ponente.models.stack import fold_layers
-from ponente.ops.attention import AttentionDropout, Mask, attend
+from ponente.ops.attention import AttentionDropout
 from ponente.ops.embedding import lookup, lookup_split
 from ponente.ops.linear import linear
 from ponente.ops.mesh import whole
@@ -224,7 +223,7 @@ class Block(eqx.Module):
         )
 
 
-class Gpt2(eqx.Module):
+class Gpt2(Decoder):
     """The whole model; its layers are stacked."""
 
     embed_VD: Array
@@ -240,22 +239,18 @@ class Gpt2(eqx.Module):
         width, vocabulary, std = {"embed": config.hidden_dim}, {"vocab": vocab_size}, config.initializer_range
         embed: Any = Parameter(vocabulary | width, std=std)
         positions: Any = Parameter({"position": config.max_seq_len} | width, std=std)
-        blocks = stacked(Block.of(config), config.num_layers)
         norm: Any = Parameter(width, mean=1.0)
         bias: Any = Parameter(width) if config.use_bias else None
         head: Any = None if config.tie_word_embeddings else Parameter(width | vocabulary, std=std)
-        return cls(embed, positions, blocks, norm, bias, head, config)
-
-    def head_DV(self) -> Array:
-        return whole(self.embed_VD).T if self.w_head_DV is None else whole(self.w_head_DV)
-
-    def hidden(self, tokens: Tokens) -> Array:
-        hidden, _ = self._run(tokens, None)
-        return hidden
-
-    def extend(self, tokens: Tokens, past: KeyValues) -> tuple[Array, KeyValues]:
-        hidden, (keys, values) = self._run(tokens, past)
-        return hidden, KeyValues(keys=keys, values=values, length_B=past.length_B + tokens.ids_BS.shape[1])
+        return cls(
+            embed_VD=embed,
+            embed_positions_PD=positions,
+            blocks=stacked(Block.of(config), config.num_layers),
+            norm_D=norm,
+            norm_bias_D=bias,
+            w_head_DV=head,
+            config=config,
+        )
 
     def _run(self, tokens: Tokens, past: KeyValues | None) -> tuple[Array, Any]:
         config, epsilon, dropout = self.config, self.config.layer_norm_epsilon, tokens.dropout
@@ -276,18 +271,18 @@ class Gpt2(eqx.Module):
                     (block.w_v_DNH, block.b_v_NH),
                 )
             )
-            mask = tokens.mask
-            if past is not None:
-                k, v = write_behind(kept[0], k, past.length_B), write_behind(kept[1], v, past.length_B)
-                mask, kept = Mask(query_positions_BT=positions_after(past, tokens)), (k, v)
-                k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
             if config.scale_attn_by_inverse_layer_idx:
                 q = q / (number + 1).astype(q.dtype)
-            if config.upcast_attn:
-                q, k = q.astype(jnp.float32), k.astype(jnp.float32)
             dropped = None if here is None else AttentionDropout(here.within(0).keys_B(), config.attn_pdrop, heads)
-            mixed = attend(q, k, v.astype(q.dtype), mask, backend=config.attn_backend, dropout=dropped)
-            mixed = mixed.astype(x_BSD.dtype)
+            mixed, kept = attend_after(
+                past,
+                kept,
+                (q, k, v),
+                tokens,
+                backend=config.attn_backend,
+                is_upcast=config.upcast_attn,
+                dropout=dropped,
+            )
             attended = _plus(heads.leave(linear(mixed, block.w_out_NHD, 2)), block.b_out_D)
             x_BSD = x_BSD + (attended if here is None else here.within(1)(attended, config.resid_pdrop))
             normed = inner.enter(layer_norm(x_BSD, block.norm_mlp_D, block.norm_mlp_bias_D, epsilon))

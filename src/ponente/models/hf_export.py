@@ -68,7 +68,9 @@ def save_hf_model(
     tensors = _tensors_to_write(model, config, vocab_size, dtype)
     shards = _shards(tensors, max_shard_bytes)
     ids = _special_ids(vocab_size, bos_id, eos_ids, pad_id)
-    files = _tokenizer_files(tokenizer_files) | {
+    code = config.hf_code()
+    files = _tokenizer_files(tokenizer_files, code) | {
+        **code,
         CARD: (card if isinstance(card, str) else card.markdown()).encode(),
         GENERATION_CONFIG: _json(ids),
     }
@@ -175,8 +177,8 @@ def _special_ids(vocab_size: int, bos_id: int | None, eos_ids: Sequence[int], pa
     return {name: value for name, value in ids.items() if value is not None}
 
 
-def _tokenizer_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    own = (CONFIG, GENERATION_CONFIG, INDEX, CARD)
+def _tokenizer_files(files: Mapping[str, bytes], code: Mapping[str, bytes]) -> dict[str, bytes]:
+    own = (CONFIG, GENERATION_CONFIG, INDEX, CARD, *code)
     taken = ("", ".", "..", *own)
     if wrong := [name for name in files if "/" in name or name in taken or name.endswith(".safetensors")]:
         raise RefusedError(

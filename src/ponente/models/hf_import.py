@@ -18,7 +18,7 @@ from ponente.models.hf_folder import HfModelFolder
 from ponente.models.huggingface import HfTensor, HfWeight, hf_tensors, import_weights
 from ponente.models.lm import LmConfig
 
-_BUFFERS = re.compile(r"\.rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")  # computed from the config, not learned
+_BUFFERS = re.compile(r"\.rotary_emb\.inv_freq$|\.(attn|attention)\.(masked_)?bias$")  # computed, not learned
 _HEAD, _EMBEDDINGS = "w_head_DV", "embed_VD"
 _NAMED_IN_ERRORS = 8
 _PIECE_ROWS = 4096

@@ -5,8 +5,8 @@ theirs from ours. The letters behind a parameter's name (`w_q_DNH`) are its axes
 ("NH,D": a matrix with N·H rows and D columns), and this module turns one into the other.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from ponente.config.errors import UserError
 from ponente.models.parameters import LAYERS, Parameter, is_parameter, path_name
 
 Tree = TypeVar("Tree")
+PARTS = "*"  # among the axes of a tensor that several parameters share: where it is divided among them
 VOCAB = "vocab"  # the axis of which a file may hold fewer or more than a model has
 Read = Callable[[str], NDArray[Any]]
 
@@ -26,7 +27,8 @@ Read = Callable[[str], NDArray[Any]]
 class HfWeight:
     """Where a parameter lies: a name, with {} for the layer's number, and the axes of its dimensions.
 
-    Several of ours may share one tensor: `part` is which of how many equal parts of its last dimension.
+    Several of ours may share one tensor: `part` is which of how many equal parts. They lie one after the other in its
+    last dimension, or where the axes have a `*`: in "N*H,D" each head has a part of each.
     """
 
     name: str
@@ -35,30 +37,46 @@ class HfWeight:
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of their whole tensor, for axes of these sizes."""
-        *first, last = (prod(sizes[letter] for letter in group) for group in self.axes.split(","))
-        return (*first, last * self.part[1])
+        return _joined(self._groups(), {**sizes, PARTS: self.part[1]})
 
     def from_theirs(self, tensor: NDArray[Any], letters: str, sizes: Mapping[str, int]) -> NDArray[Any]:
         """Our array, from theirs."""
         number, count = self.part
-        groups = self.axes.split(",")
         expected = self.shape(sizes)
         if tensor.shape != expected:
             raise UserError(
                 f"found {self.name} of shape {list(tensor.shape)}; needed {list(expected)}, as the config says. Give "
                 "the config.json that belongs to the weights."
             )
-        width = tensor.shape[-1] // count
-        own = tensor[..., number * width : (number + 1) * width]
-        order = "".join(groups)
-        return own.reshape([sizes[letter] for letter in order]).transpose([order.index(letter) for letter in letters])
+        order = "".join(self._groups())
+        every = tensor.reshape([count if letter == PARTS else sizes[letter] for letter in order])
+        own: NDArray[Any] = every.transpose([order.index(letter) for letter in PARTS + letters])[number]
+        return own
 
-    def to_theirs(self, array: NDArray[Any], letters: str) -> NDArray[Any]:
-        """Their tensor (or part of one), from our array."""
-        groups = self.axes.split(",")
-        sizes = dict(zip(letters, array.shape, strict=True))
-        turned = array.transpose([letters.index(letter) for letter in "".join(groups)])
-        return turned.reshape([prod(sizes[letter] for letter in group) for group in groups])
+    def to_theirs(self, parts: Sequence[NDArray[Any]], letters: str) -> NDArray[Any]:
+        """Their whole tensor, from our arrays that are its parts, in their order."""
+        every = np.stack(parts) if len(parts) > 1 else parts[0][None]
+        axes = PARTS + letters
+        turned = every.transpose([axes.index(letter) for letter in "".join(self._groups())])
+        return turned.reshape(_joined(self._groups(), dict(zip(axes, every.shape, strict=True))))
+
+    def _groups(self) -> list[str]:
+        """The axes of each dimension, with that of the parts."""
+        *first, last = self.axes.split(",")
+        return [*first, last] if PARTS in self.axes else [*first, PARTS + last]
+
+
+def numbered(table: Mapping[str, HfWeight], count: int) -> dict[str, HfWeight]:
+    """The same for parameters that are not stacked, with {} for the number in both names: `mlps.{}.w_up_DF`."""
+    return {
+        name.format(number): replace(weight, name=weight.name.format(number))
+        for name, weight in table.items()
+        for number in range(count)
+    }
+
+
+def _joined(groups: Sequence[str], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(prod(sizes[letter] for letter in group) for group in groups)
 
 
 @dataclass(frozen=True)
@@ -131,11 +149,9 @@ def export_tensor(arrays: Mapping[str, Any], tensor: HfTensor, table: Mapping[st
 
     Rows of a vocabulary beyond those that the tensor has are left out.
     """
-    parts = []
-    for name in tensor.sources:
-        array = arrays[name] if tensor.layer is None else arrays[name][tensor.layer]
-        parts.append(table[name].to_theirs(np.asarray(array), letters_of(name)))
-    whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+    found = [arrays[name] if tensor.layer is None else arrays[name][tensor.layer] for name in tensor.sources]
+    first = tensor.sources[0]
+    whole = table[first].to_theirs([np.asarray(array) for array in found], letters_of(first))
     if tensor.vocab_dimension is None:
         return whole
     everything = (slice(None),) * tensor.vocab_dimension

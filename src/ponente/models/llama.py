@@ -6,21 +6,19 @@ width, V vocabulary.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
-import jax.numpy as jnp
 from jax import Array
 
 from ponente.config.errors import RefusedError
 from ponente.models.activations import LayerActivations
-from ponente.models.decoding import positions_after, write_behind
+from ponente.models.decoding import Decoder, attend_after
 from ponente.models.hf_config import beyond_full_attention, beyond_rotary, refuse_config
 from ponente.models.huggingface import HfWeight
-from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LmConfig, Tokens
+from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LanguageModel, LmConfig, Tokens
 from ponente.models.parameters import Parameter, stacked
 from ponente.models.stack import fold_layers
-from ponente.ops.attention import Mask, attend
 from ponente.ops.embedding import lookup_split
 from ponente.ops.gated import gated
 from ponente.ops.linear import linear, linears
@@ -75,7 +73,7 @@ class LlamaConfig(LmConfig):
     def head_size(self) -> int:
         return self.head_dim or self.hidden_dim // self.num_heads
 
-    def parameters(self, vocab_size: int) -> "Llama":
+    def parameters(self, vocab_size: int) -> LanguageModel:
         return Llama.of(self, vocab_size)
 
     @property
@@ -86,7 +84,7 @@ class LlamaConfig(LmConfig):
         return self.num_layers, self.kv_heads, self.head_size
 
     @classmethod
-    def from_hf(cls, config: Mapping[str, Any]) -> "LlamaConfig":
+    def from_hf(cls, config: Mapping[str, Any]) -> Self:
         is_qwen3, biased = config.get("model_type") == "qwen3", bool(config.get("attention_bias"))
         activation = config.get("hidden_act", "silu")
         unlike = {
@@ -124,9 +122,11 @@ class LlamaConfig(LmConfig):
                 "of them to export. Leave hf_save_path out."
             )
         kind = "Qwen3" if self.use_qk_norm else "Llama"
+        return {"architectures": [f"{kind}ForCausalLM"], "model_type": kind.lower(), **self.hf_sizes(vocab_size)}
+
+    def hf_sizes(self, vocab_size: int) -> dict[str, Any]:
+        """What a config.json says of the sizes, whatever model it is of."""
         return {
-            "architectures": [f"{kind}ForCausalLM"],
-            "model_type": kind.lower(),
             "vocab_size": vocab_size,
             "max_position_embeddings": self.max_seq_len,
             "hidden_size": self.hidden_dim,
@@ -230,12 +230,13 @@ class Attention(eqx.Module):
             norm_k_H=norm,
         )
 
-    def project(self, x_BSD: Array, rotary: Rotary, epsilon: float, tensor: Tensor) -> tuple[Array, Array, Array]:
-        """Queries, keys and values."""
-        x_BSD = tensor.enter(x_BSD)
-        q_BSNH = _plus(linear(x_BSD, self.w_q_DNH), self.b_q_NH)
-        k_BSKH = _plus(linear(x_BSD, self.w_k_DKH), self.b_k_KH)
-        v_BSKH = _plus(linear(x_BSD, self.w_v_DKH), self.b_v_KH)
+    def project(
+        self, for_q_BSD: Array, for_k_BSD: Array, for_v_BSD: Array, rotary: Rotary, epsilon: float, tensor: Tensor
+    ) -> tuple[Array, Array, Array]:
+        """Queries, keys and values; of the same in most models."""
+        q_BSNH = _plus(linear(for_q_BSD, self.w_q_DNH), self.b_q_NH)
+        k_BSKH = _plus(linear(for_k_BSD, self.w_k_DKH), self.b_k_KH)
+        v_BSKH = _plus(linear(for_v_BSD, self.w_v_DKH), self.b_v_KH)
         if self.norm_q_H is not None and self.norm_k_H is not None:
             q_BSNH = rms_norm(q_BSNH, tensor.enter(self.norm_q_H), epsilon)
             k_BSKH = rms_norm(k_BSKH, tensor.enter(self.norm_k_H), epsilon)
@@ -256,8 +257,8 @@ class Mlp(eqx.Module):
     b_down_D: Array | None
 
     @classmethod
-    def of(cls, config: LlamaConfig) -> "Mlp":
-        width, inner = {"embed": config.hidden_dim}, {"mlp": config.intermediate_dim}
+    def of(cls, config: LlamaConfig, inner_width: int | None = None) -> "Mlp":
+        width, inner = {"embed": config.hidden_dim}, {"mlp": inner_width or config.intermediate_dim}
         std = config.initializer_range
 
         def bias(sizes: dict[str, int]) -> Any:
@@ -291,7 +292,41 @@ class Block(eqx.Module):
         return cls(norm, Attention.of(config), norm, Mlp.of(config), after, after)
 
 
-class Llama(eqx.Module):
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One pass through the layers: what all of them are given."""
+
+    config: LlamaConfig
+    tokens: Tokens
+    past: KeyValues | None
+    rotary: Rotary
+
+    def layer(self, block: Block, x_BSD: Array, kept: Any) -> tuple[Array, Any]:
+        """x behind a layer, and the layer's cache."""
+        normed, x_BSD = rms_norm_beside(x_BSD, block.norm_attention_D, self.config.layer_norm_epsilon)
+        normed = self.tokens.tensor.of("heads").enter(normed)
+        return self.behind_norm(block, (normed, normed, normed), x_BSD, block.mlp, kept)
+
+    def behind_norm(
+        self, block: Any, inputs: tuple[Array, Array, Array], x_BSD: Array, mlp: Mlp, kept: Any
+    ) -> tuple[Array, Any]:
+        """The rest of a layer: attention of what queries, keys and values are made of, added to x, and the MLP."""
+        config, epsilon, heads = self.config, self.config.layer_norm_epsilon, self.tokens.tensor.of("heads")
+        qkv = block.attention.project(*inputs, self.rotary, epsilon, heads)
+        mixed, kept = attend_after(
+            self.past, kept, qkv, self.tokens, backend=config.attn_backend, is_upcast=config.upcast_attn
+        )
+        attended = block.attention.output(mixed, heads)
+        if config.hybrid_norm:
+            attended = rms_norm(attended, block.norm_after_attention_D, epsilon)
+        normed, x_BSD = rms_norm_beside(x_BSD + attended, block.norm_mlp_D, epsilon)
+        made = mlp(normed, config.activation_function, self.tokens.tensor.of("mlp"))
+        if config.hybrid_norm:
+            made = rms_norm(made, block.norm_after_mlp_D, epsilon)
+        return x_BSD + made, kept
+
+
+class Llama(Decoder):
     """The whole model; its layers are stacked."""
 
     embed_VD: Array
@@ -307,55 +342,27 @@ class Llama(eqx.Module):
         embed: Any = Parameter(vocabulary | width, std=config.initializer_range)
         head: Any = None if config.tie_word_embeddings else Parameter(width | vocabulary, std=config.initializer_range)
         norm = norm_of(config)
-        blocks = stacked(Block.of(config), config.num_layers)
-        return cls(embed, norm if config.input_embedding_norm else None, blocks, norm, head, config)
-
-    def head_DV(self) -> Array:
-        return whole(self.embed_VD).T if self.w_head_DV is None else whole(self.w_head_DV)
-
-    def hidden(self, tokens: Tokens) -> Array:
-        hidden, _ = self._run(tokens, None)
-        return hidden
-
-    def extend(self, tokens: Tokens, past: KeyValues) -> tuple[Array, KeyValues]:
-        hidden, (keys, values) = self._run(tokens, past)
-        length_B = past.length_B + tokens.ids_BS.shape[1]
-        return hidden, KeyValues(keys=keys, values=values, length_B=length_B)
+        return cls(
+            embed_VD=embed,
+            norm_embed_D=norm if config.input_embedding_norm else None,
+            blocks=stacked(Block.of(config), config.num_layers),
+            norm_D=norm,
+            w_head_DV=head,
+            config=config,
+        )
 
     def _run(self, tokens: Tokens, past: KeyValues | None) -> tuple[Array, Any]:
-        config, epsilon, split = self.config, self.config.layer_norm_epsilon, tokens.tensor
-        x_BSD = lookup_split(whole(self.embed_VD), tokens.ids_BS, split.of("vocab"))
+        config, epsilon = self.config, self.config.layer_norm_epsilon
+        x_BSD = lookup_split(whole(self.embed_VD), tokens.ids_BS, tokens.tensor.of("vocab"))
         if config.input_embedding_norm:
             x_BSD = rms_norm(x_BSD, whole(self.norm_embed_D), epsilon)
         rotary = rotary_at(config.rope, tokens.positions_BS, config.head_size, x_BSD.dtype)
-
-        def layer(block: Block, x_BSD: Array, _: Array, kept: Any) -> tuple[Array, Any]:
-            normed, x_BSD = rms_norm_beside(x_BSD, block.norm_attention_D, epsilon)
-            q, k, v = block.attention.project(normed, rotary, epsilon, split.of("heads"))
-            mask = tokens.mask
-            if past is not None:
-                k, v = write_behind(kept[0], k, past.length_B), write_behind(kept[1], v, past.length_B)
-                mask, kept = Mask(query_positions_BT=positions_after(past, tokens)), (k, v)
-                k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
-            if config.upcast_attn:
-                q, k = q.astype(jnp.float32), k.astype(jnp.float32)
-            mixed = attend(q, k, v.astype(q.dtype), mask, backend=config.attn_backend).astype(x_BSD.dtype)
-            attended = block.attention.output(mixed, split.of("heads"))
-            if config.hybrid_norm:
-                attended = rms_norm(attended, block.norm_after_attention_D, epsilon)
-            x_BSD = x_BSD + attended
-            normed, x_BSD = rms_norm_beside(x_BSD, block.norm_mlp_D, epsilon)
-            made = block.mlp(normed, config.activation_function, split.of("mlp"))
-            if config.hybrid_norm:
-                made = rms_norm(made, block.norm_after_mlp_D, epsilon)
-            return x_BSD + made, kept
-
-        extras = None if past is None else (past.keys, past.values)
+        run = Pass(config=config, tokens=tokens, past=past, rotary=rotary)
         x_BSD, kept = fold_layers(
             self.blocks,
             x_BSD,
-            layer,
-            extras,
+            lambda block, x_BSD, _, kept: run.layer(block, x_BSD, kept),
+            None if past is None else (past.keys, past.values),
             is_scanned=config.scan_layers,
             checkpointing=False if past is not None else config.gradient_checkpointing,
         )

@@ -77,6 +77,10 @@ class LmConfig(draccus.ChoiceRegistry):
     def hf_weights(self) -> dict[str, HfWeight]:
         """Where each parameter lies in a Hugging Face model."""
 
+    def hf_code(self) -> dict[str, bytes]:
+        """Files of code that config.json names for transformers, which has no such model; we write and never run it."""
+        return {}
+
     @property
     def has_plain_attention(self) -> bool:
         """Whether its attention is one that fast kernels know: in the type that is computed with, without dropout."""

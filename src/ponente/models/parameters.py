@@ -29,6 +29,7 @@ class Parameter:
     sizes: dict[str, int]
     std: float = 0.0  # of a normal distribution; with 0 all values are `mean`
     mean: float = 0.0
+    last: float | None = None  # of the last of its last axis; None: as the others
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -40,7 +41,7 @@ class Parameter:
 
     def stacked(self, layers: int) -> "Parameter":
         """The same parameter of so many layers, in one array."""
-        return Parameter({LAYERS: layers, **self.sizes}, self.std, self.mean)
+        return Parameter({LAYERS: layers, **self.sizes}, self.std, self.mean, self.last)
 
 
 def is_parameter(leaf: object) -> bool:
@@ -66,7 +67,8 @@ def initialize(tree: Tree, seed: int, dtype: DTypeLike = jnp.float32) -> Tree:
 
 def _initial(parameter: Parameter, key: Array, dtype: DTypeLike) -> Array:
     if parameter.std == 0:
-        return jnp.full(parameter.shape, parameter.mean, dtype)
+        values = jnp.full(parameter.shape, parameter.mean, dtype)
+        return values if parameter.last is None else values.at[..., -1].set(parameter.last)
     if parameter.axes[0] != LAYERS:
         return _normal(key, parameter.shape, parameter.std, dtype)
     keys = jax.vmap(lambda layer: jax.random.fold_in(key, layer))(jnp.arange(parameter.shape[0]))

@@ -1,6 +1,6 @@
 """Running stacked layers: one after the other, scanned or unrolled, with what is kept for the backward pass chosen."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -96,12 +96,11 @@ def fold_layers(
         checkpointing: false keeps everything for the backward pass, true only the input of each layer; or a policy.
     """
     count = jax.tree.leaves(layers)[0].shape[0]
-    is_anything_split = any(map(is_split, jax.tree.leaves(layers, is_leaf=is_split)))
 
     def made() -> Callable[..., Any]:
         return _checkpointed(
             lambda layer, *rest: apply(whole(layer), *rest),
-            "save_all" if checkpointing is False and is_anything_split else checkpointing,
+            _policy(layers, checkpointing),
             is_scanned=is_scanned,
         )
 
@@ -115,6 +114,40 @@ def fold_layers(
         x, one = one_step(layer, x, jnp.asarray(number), extra)
         kept.append(one)
     return x, jax.tree.map(lambda *parts: jnp.stack(parts), *kept)
+
+
+def fold_growing(
+    layers: Layer,
+    own: Sequence[Any],
+    states: Any,
+    apply: Callable[[Layer, Any, Any, int, Any], tuple[Any, Any]],
+    extras: Any = None,
+    *,
+    checkpointing: bool | str,
+) -> tuple[Any, Any]:
+    """States through all layers in a row, where each may add to them: as `fold_layers`, but what is passed on grows.
+
+    Args:
+        own: what each layer has besides its part of the stack, of any shape.
+        apply: `states, kept = apply(layer, its own, states, its number, its part of extras)`. What is kept for the
+            backward pass grows with the number of states, not with its square: a layer keeps those that it was given.
+    """
+    kept = []
+    for number, (layer, extra) in enumerate(_unstacked((layers, extras), len(own))):
+
+        def step(layer: Any, own: Any, states: Any, extra: Any, number: int = number) -> tuple[Any, Any]:
+            return apply(whole(layer), whole(own), states, number, extra)
+
+        parts = layer, own[number]
+        states, one = _checkpointed(step, _policy(parts, checkpointing), is_scanned=False)(*parts, states, extra)
+        kept.append(one)
+    return states, jax.tree.map(lambda *parts: jnp.stack(parts), *kept)
+
+
+def _policy(layers: Any, checkpointing: bool | str) -> bool | str:
+    """What is kept: weights that were made whole never are."""
+    is_anything_split = any(map(is_split, jax.tree.leaves(layers, is_leaf=is_split)))
+    return "save_all" if checkpointing is False and is_anything_split else checkpointing
 
 
 def _unstacked(tree: Any, count: int) -> list[Any]:

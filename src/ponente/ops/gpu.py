@@ -30,5 +30,6 @@ def has_triton() -> bool:
 @cache
 def _has_triton() -> bool:
     found = capability() >= 8.0
-    logger.info("loss and gate: %s", "our kernels" if found else "XLA's, for ours need a GPU of capability 8.0")
+    made_by = "our kernels" if found else "XLA's, for ours need a GPU of capability 8.0"
+    logger.info("loss, gate, norms and mixtures: %s", made_by)
     return found

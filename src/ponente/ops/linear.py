@@ -7,6 +7,7 @@ not; on a CPU that copy, with the activation's derivative fused into it, takes l
 import math
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,16 @@ def linears(x: Array, *weights: Array | Fp8Weight) -> tuple[Array, ...]:
     if len(plain) < len(weights) or not has_triton():
         return tuple(linear(x, weight) for weight in weights)
     return tuple(checkpoint_name(product, PRODUCT) for product in _products(x, *plain))
+
+
+def scaled(weight: Any, norm_D: Array | None) -> Any:
+    """A weight that also multiplies each of its inputs, as the weight of a norm before it would."""
+    if norm_D is None:
+        return weight
+    values = weight.values if isinstance(weight, Fp8Weight) else weight
+    factor = norm_D.astype(jnp.float32).reshape(-1, *[1] * (values.ndim - 1))  # whose gradient is a sum of many
+    made: Array = (values.astype(jnp.float32) * factor).astype(values.dtype)
+    return Fp8Weight(made) if isinstance(weight, Fp8Weight) else made
 
 
 @jax.custom_vjp

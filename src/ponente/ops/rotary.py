@@ -1,7 +1,8 @@
 """Rotary position embeddings, and how their frequencies are stretched for longer contexts.
 
-In: positions [B, S] and heads [B, S, N, H]. Out: the heads, turned. The two halves of a head are the two coordinates of
-each turn, as Hugging Face stores them. Frequencies are computed in float32 on the host, once.
+In: positions [B, S] and heads [B, S, N, H]. Out: the heads, turned, or the first R numbers of each. The two halves of
+what turns are the two coordinates of each turn, as Hugging Face stores them. Frequencies are computed in float32 on the
+host, once.
 """
 
 import math
@@ -107,20 +108,22 @@ class YarnRotary(RotaryConfig):
 
 @dataclass(frozen=True)
 class Rotary:
-    """The turns of some positions, ready to be applied."""
+    """The turns of some positions, ready to be applied: to whole heads, or to their first R numbers."""
 
-    cos_BS1H: Array
-    sin_BS1H: Array
+    cos_BS1R: Array
+    sin_BS1R: Array
 
     def __call__(self, x_BSNH: Array) -> Array:
-        return _turned(x_BSNH, self.cos_BS1H, self.sin_BS1H)
+        return _turned(x_BSNH, self.cos_BS1R, self.sin_BS1R)
 
 
 @jax.custom_vjp
 def _turned(x: Array, cos: Array, sin: Array) -> Array:
-    half = x.shape[-1] // 2
-    quarter = jnp.concatenate([-x[..., half:], x[..., :half]], axis=-1)  # x after a quarter of a turn
-    return x * cos + quarter * sin
+    size = cos.shape[-1]
+    half = size // 2
+    quarter = jnp.concatenate([-x[..., half:size], x[..., :half]], axis=-1)  # x after a quarter of a turn
+    turned = x[..., :size] * cos + quarter * sin
+    return turned if size == x.shape[-1] else jnp.concatenate([turned, x[..., size:]], axis=-1)
 
 
 def _forward(x: Array, cos: Array, sin: Array) -> tuple[Array, tuple[Array, Array]]:
@@ -136,19 +139,21 @@ def _backward(turns: tuple[Array, Array], by_turned: Array) -> tuple[Array, None
 _turned.defvjp(_forward, _backward)
 
 
-def rotary_at(config: RotaryConfig, positions_BS: Array, head_size: int, dtype: jnp.dtype) -> Rotary:
-    """The turns of positions, for heads of a size, computed in float32 and rounded to `dtype`."""
-    if head_size % 2:
-        raise RefusedError(
-            f"found heads of {head_size} numbers; needed an even size for rotary positions. Set head_dim."
-        )
-    frequencies = jnp.asarray(config.frequencies(head_size), jnp.float32)
-    angles_BSh = positions_BS[..., None].astype(jnp.float32) * frequencies
-    # The halves of a head turn alike. A product puts the two side by side, because XLA computes what a product gives
+def rotary_at(config: RotaryConfig, positions_BS: Array, size: int, dtype: jnp.dtype) -> Rotary:
+    """The turns of positions, computed in float32 and rounded to `dtype`.
+
+    Args:
+        size: how many numbers of each head turn, its first ones; of whole heads their size.
+    """
+    if size % 2:
+        raise RefusedError(f"found heads of {size} numbers; needed an even size for rotary positions. Set head_dim.")
+    frequencies = jnp.asarray(config.frequencies(size), jnp.float32)
+    angles_BSr = positions_BS[..., None].astype(jnp.float32) * frequencies
+    # The two halves turn alike. A product puts the two side by side, because XLA computes what a product gives
     # once; on a CPU it would compute anything else anew in each use of it, cosines for every head of every layer.
-    twice_hH = jnp.tile(jnp.eye(head_size // 2, dtype=jnp.float32), 2)
-    turns = (jnp.cos(angles_BSh), jnp.sin(angles_BSh))
-    cos, sin = (jnp.matmul(turn * config.attention_factor(), twice_hH, precision="highest") for turn in turns)
+    twice_rR = jnp.tile(jnp.eye(size // 2, dtype=jnp.float32), 2)
+    turns = (jnp.cos(angles_BSr), jnp.sin(angles_BSr))
+    cos, sin = (jnp.matmul(turn * config.attention_factor(), twice_rR, precision="highest") for turn in turns)
     return Rotary(cos[:, :, None].astype(dtype), sin[:, :, None].astype(dtype))
 
 

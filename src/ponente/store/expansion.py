@@ -1,5 +1,6 @@
 """Patterns to files: braces and globs, on any filesystem that fsspec knows."""
 
+import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import PurePath
@@ -10,10 +11,11 @@ from braceexpand import braceexpand
 from ponente.store.paths import absolute, protocol_of
 
 _GLOB_MARKS = "*?["
+_NUMBER = re.compile(r"([0-9]+)")
 
 
 def expand(patterns: str | PurePath | Iterable[str | PurePath]) -> list[str]:
-    """The files that patterns mean, in absolute form: braces in their order, each glob sorted.
+    """The files that patterns mean, in absolute form: braces in their order, each glob sorted, numbers by their size.
 
     Dot-named files and folders (records, unfinished work) match only where a pattern spells the dot.
 
@@ -35,6 +37,12 @@ def expand(patterns: str | PurePath | Iterable[str | PurePath]) -> list[str]:
     return found
 
 
+def numbers_in_order(path: str) -> tuple[list[str | int], str]:
+    """A key that sorts paths as people number files: "b500" stands before "b1000"."""
+    parts = _NUMBER.split(path)
+    return [int(part) if index % 2 else part for index, part in enumerate(parts)], path
+
+
 def _is_glob(text: str) -> bool:
     if text.startswith(("http://", "https://")):  # where a question mark asks, and nothing can be listed
         return False
@@ -53,7 +61,7 @@ def _glob(pattern: str) -> list[str]:
     visible = [match for match in matches if _is_visible(match.split("/")[first:], spelt)]
     if not visible:
         raise FileNotFoundError(f"found no file that matches {pattern!r}; check the pattern and its folder")
-    return sorted(visible)
+    return sorted(visible, key=numbers_in_order)
 
 
 def _is_visible(parts: list[str], spelt: list[str]) -> bool:

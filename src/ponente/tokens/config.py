@@ -24,7 +24,7 @@ class DataConfig:
     """All datasets of a run. Each split of each becomes the token cache `cache_dir/NAME/SPLIT`."""
 
     tokenizer: str = "gpt2"
-    vocab_size: int | None = None  # of `passthrough`, which has none of its own
+    vocab_size: int | None = None  # ids of the model; None: the tokenizer's, but `passthrough` has none of its own
     enforce_eos: bool = True
     chat_template: str | None = None
     components: dict[str, ComponentConfig] = field(default_factory=dict)

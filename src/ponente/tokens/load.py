@@ -38,7 +38,7 @@ def load_tokenizer(
     Args:
         name: a folder or a tokenizer.json (local, or any fsspec URL), a hub name ("gpt2", "org/name@revision"), or
             "passthrough" for data that are token ids already. What lies here goes before the hub.
-        vocab_size: needed with "passthrough"; for others it must be theirs.
+        vocab_size: of "passthrough", which needs it, the ids that there are; others must not have more than so many.
         engine: "tokenizers" or "fastokens"; by default the fast one if it is exact.
         ends_texts: whether its special tokens shall end with the EOS, where it has one and can be told so.
         on_text: is told the tokenizer.json that engines read, if there is one, as soon as it is known.
@@ -57,10 +57,10 @@ def load_tokenizer(
     definition = define(name, tokenizer_files(name), ends_texts=ends_texts, on_text=on_text)
     reference = ReferenceEngine(definition)
     tokenizer = TextTokenizer(definition, reference, _fast_engine(definition, reference, engine))
-    if vocab_size not in (None, tokenizer.vocab_size):
+    if vocab_size is not None and vocab_size < tokenizer.vocab_size:
         raise UserError(
-            f"found vocab_size: {vocab_size} beside tokenizer {name}, which has {tokenizer.vocab_size} ids; needed "
-            "vocab_size with passthrough only; leave it out"
+            f"found vocab_size: {vocab_size} beside tokenizer {name}, which has {tokenizer.vocab_size} ids; needed as "
+            "many or more, for a model may have ids that no text has; raise it or leave it out"
         )
     return tokenizer
 

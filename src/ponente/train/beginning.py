@@ -45,7 +45,7 @@ def find_resumption(trainer: TrainerConfig, run_id: str) -> Resumption | None:
     """
     if trainer.load_checkpoint is False and trainer.load_checkpoint_path is None:
         return None
-    newest = trainer.checkpointer.newest(run_id)
+    newest = trainer.checkpoints.newest(run_id)
     own = None if newest is None else Resumption(newest, read_metadata(newest))
     if trainer.load_checkpoint_path is not None:
         path = checkpoint_at(trainer.load_checkpoint_path, "trainer.load_checkpoint_path")
@@ -54,7 +54,7 @@ def find_resumption(trainer: TrainerConfig, run_id: str) -> Resumption | None:
     if own is not None:
         return own
     if trainer.load_checkpoint is True:
-        places = " or ".join(trainer.checkpointer.folders(run_id))
+        places = " or ".join(trainer.checkpoints.folders(run_id))
         raise RefusedError(
             f"found no checkpoint in {places}, but trainer.load_checkpoint: true; needed one. Set trainer.id to the "
             "run's, or leave load_checkpoint out."

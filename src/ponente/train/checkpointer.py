@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -22,6 +22,7 @@ from ponente.store import checkpoint
 from ponente.store.paths import absolute, join
 
 Due = Literal["temporary", "permanent"]
+_FOLDER = "checkpoints"
 _INTERVAL_KEY = "trainer.checkpointer.save_interval"
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class KeepConfig:
 class CheckpointerConfig:
     """Checkpoints of a run."""
 
-    base_path: str = execution("checkpoints/")
+    base_path: str | None = execution("checkpoints/")  # None: `checkpoints` in trainer.log_dir
     temporary_base_path: str | None = execution(None)  # None: beside the permanent ones
     append_run_id_to_base_path: bool = execution(True)
     save_interval: str | float | None = observation("15m")  # between temporary ones; None: there are none
@@ -76,7 +77,12 @@ class CheckpointerConfig:
         """Where the temporary ones lie."""
         return self._folder(self.temporary_base_path or self.base_path, run_id)
 
-    def _folder(self, base: str, run_id: str) -> str:
+    def below(self, log_dir: str) -> "CheckpointerConfig":
+        """The same; without a `base_path`, in the folder of logs."""
+        return self if self.base_path is not None else replace(self, base_path=join(absolute(log_dir), _FOLDER))
+
+    def _folder(self, base: str | None, run_id: str) -> str:
+        assert base is not None, "TrainerConfig.checkpoints says where checkpoints lie"
         return join(absolute(base), run_id) if self.append_run_id_to_base_path else absolute(base)
 
     def newest(self, run_id: str) -> str | None:

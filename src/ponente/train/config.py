@@ -12,6 +12,7 @@ from ponente.config.tree import Tree
 from ponente.models.families import lm_families, refuse_later_families
 from ponente.models.llama import LlamaConfig
 from ponente.models.lm import LmConfig
+from ponente.models.presets import expand_preset
 from ponente.models.stack import check_checkpointing
 from ponente.train.data.config import TrainDataConfig
 from ponente.train.data.settings import DataSettings, ModelLength
@@ -132,6 +133,7 @@ def load_train_config(config_path: str | None, flags: Sequence[str] = ()) -> Loa
 
 
 def check_keys(tree: Tree) -> None:
-    """Refuses keys and families that do not work yet; keys that ask for nothing are dropped."""
+    """Refuses what does not work yet, drops keys that ask for nothing, and puts the keys of a preset in its place."""
     refuse_not_yet(tree)
     refuse_later_families(tree)
+    expand_preset(tree)

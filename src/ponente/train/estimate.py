@@ -7,6 +7,7 @@ from shapes and the mesh exactly; what a step needs while it runs is reckoned fr
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -172,6 +173,14 @@ def _rows_at_once(model: ModelSetup, here: int) -> list[int]:
     return [trainer.microbatch or here]
 
 
+def _of_a_layer(parameters: Any) -> int:
+    """How many weights the largest layer has: its part of what is stacked, and of what each layer has of its own."""
+    leaves = jax.tree.leaves(parameters, is_leaf=is_parameter)
+    stacked: int = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.axes[0] == LAYERS)
+    apart = [part for part in vars(parameters).values() if isinstance(part, tuple)]
+    return stacked + sum(max(map(count, part)) for part in apart)
+
+
 def _memory(model: ModelSetup, rows: int, *, is_in_parts: bool) -> Memory:
     config, layout = model.config, model.layout
     state = abstract_state_of(model, config.optimizer.build(model.parameters, config.trainer.planned_steps))
@@ -185,10 +194,10 @@ def _memory(model: ModelSetup, rows: int, *, is_in_parts: bool) -> Memory:
     made, checkpointing = model.model.activations(), model.model.gradient_checkpointing
     tokens = rows * config.shape().length
     logits = tokens * model.vocab_size
-    kept = model.model.cache_sizes()[0] * tokens * kept_numbers(made, checkpointing, tensor) * computed
+    of_layer = kept_numbers(made, checkpointing, tensor) + made.shared
+    kept = model.model.cache_sizes()[0] * tokens * of_layer * computed
     one_layer = tokens * kept_numbers(made, False, tensor) * computed
-    leaves = jax.tree.leaves(model.parameters, is_leaf=is_parameter)
-    whole = sum(math.prod(leaf.shape[1:]) for leaf in leaves if leaf.axes[0] == LAYERS)
+    whole = _of_a_layer(model.parameters)
     return Memory(
         weights=weights,
         optimizer=sum(map(bytes_of_part, extra)) - host,

@@ -73,8 +73,8 @@ def _checkpoint(config: ExportConfig) -> str:
         path = checkpoint_in(config.checkpoint_path)
         place = config.checkpoint_path
     elif config.trainer.id is not None:
-        path = config.trainer.checkpointer.newest(config.trainer.id)
-        place = config.trainer.checkpointer.folder(config.trainer.id)
+        path = config.trainer.checkpoints.newest(config.trainer.id)
+        place = config.trainer.checkpoints.folder(config.trainer.id)
     else:
         raise RefusedError(
             "found neither --checkpoint_path nor --trainer.id; needed the checkpoint to export. Give the folder of a "

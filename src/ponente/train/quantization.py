@@ -47,4 +47,4 @@ def with_fp8_products(model: Tree) -> Tree:
 
 def _is_of_products(name: str) -> bool:
     """Whether a parameter is one that `linear` multiplies with; any other would fail as soon as it is used."""
-    return name.startswith("blocks.") and name.rpartition(".")[2].startswith("w_")
+    return name.startswith(("blocks.", "mlps.")) and name.rpartition(".")[2].startswith("w_")

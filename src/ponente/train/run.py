@@ -145,11 +145,11 @@ class _Life:
         self._compare_config()
         first_step = 0 if self._resumption is None else self._resumption.step
         checkpointer = Checkpointer(
-            trainer.checkpointer, self._run_id, first_step, last_step=setup.steps, gang=self._gang
+            trainer.checkpoints, self._run_id, first_step, last_step=setup.steps, gang=self._gang
         )
         self._stack.enter_context(checkpointer)
         if is_first(self._gang):
-            keep_tokenizer(trainer.checkpointer.folder(self._run_id), setup)
+            keep_tokenizer(trainer.checkpoints.folder(self._run_id), setup)
         check_state(abstract_state(setup))
         setup, step = step_of(setup, first_step)
         state = begin(setup, self._resumption)
@@ -200,7 +200,7 @@ class _Life:
     def _check_that_steps_are_left(self, first: int) -> None:
         """A finished run may be asked for again, but one that takes its state from another has something to do."""
         steps = self._setup.steps
-        if first >= steps and self._setup.config.trainer.checkpointer.newest(self._run_id) is None:
+        if first >= steps and self._setup.config.trainer.checkpoints.newest(self._run_id) is None:
             raise RefusedError(
                 f"found a checkpoint of another run, after {first:,} steps, to begin at, and {steps:,} steps to train; "
                 "needed a step before the last. Raise trainer.num_train_steps, or begin at step 0 with its weights "
@@ -290,7 +290,7 @@ class _Life:
         )
 
     def _result(self, loop: Loop, export: ExportHook | None) -> TrainResult:
-        checkpoint = self._setup.config.trainer.checkpointer.newest(self._run_id)
+        checkpoint = self._setup.config.trainer.checkpoints.newest(self._run_id)
         assert checkpoint is not None
         return TrainResult(
             run_id=self._run_id,

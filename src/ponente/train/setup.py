@@ -124,7 +124,7 @@ def set_up_model(config: TrainConfig, planned: int | Sequence[jax.Device] | None
         config = replace(config, model=_hf_model(config.model, hf))
         config.check_length()
     tokenizer = load_tokenizer(config.data.tokenizer, vocab_size=config.data.vocab_size, engine="tokenizers")
-    vocab_size = tokenizer.vocab_size
+    vocab_size = max(tokenizer.vocab_size, config.data.vocab_size or 0)
     if hf is not None and config.pad_tokenizer_to_match_model:
         vocab_size = max(vocab_size, int(hf.config.get("vocab_size", 0)))
     return ModelSetup(config=config, tokenizer=tokenizer, vocab_size=vocab_size, hf=hf, planned=planned)

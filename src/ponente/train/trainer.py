@@ -80,6 +80,11 @@ class TrainerConfig(RunLength):
         return self.per_device_parallelism == AUTO
 
     @property
+    def checkpoints(self) -> CheckpointerConfig:
+        """When checkpoints are saved, and where they lie."""
+        return self.checkpointer.below(self.log_dir)
+
+    @property
     def trackers(self) -> list[TrackerConfig]:
         if self.tracker is None:
             return []

@@ -58,7 +58,7 @@ def test_at_its_default_it_is_dropped(path: str, value: Any) -> None:
     assert path.split(".")[-1] not in left
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox"])
 def test_families_that_are_there_pass(name: str) -> None:
     assert checked({"model": {"type": name}}) == {"model": {"type": name}}
 

@@ -18,9 +18,12 @@ from ponente.generate.decode import Rule, decode, generate, prefill, stream
 from ponente.generate.layers import ready
 from ponente.generate.sampling import SamplingConfig
 from ponente.models.gpt2 import Gpt2Config
+from ponente.models.gpt_neox import GptNeoxConfig
 from ponente.models.huggingface import import_weights
 from ponente.models.llama import LlamaConfig
 from ponente.models.lm import LmConfig, Tokens, logits
+from ponente.models.mudd import MuddConfig
+from ponente.models.mudd_pythia import MuddPythiaConfig
 from ponente.models.parameters import is_parameter
 from ponente.tokens.load import load_tokenizer
 
@@ -31,9 +34,20 @@ TINY: dict[str, LmConfig] = {
         use_qk_norm=True, initializer_range=0.3,
     ),
     "gpt2": Gpt2Config(max_seq_len=LENGTH, hidden_dim=32, num_layers=2, num_heads=4, initializer_range=0.3),
+    "gpt_neox": GptNeoxConfig(
+        max_seq_len=LENGTH, hidden_dim=32, intermediate_dim=48, num_layers=2, num_heads=4, initializer_range=0.3
+    ),
+    "mudd": MuddConfig(
+        max_seq_len=LENGTH, hidden_dim=32, intermediate_dim=48, num_layers=2, num_heads=4, num_kv_heads=2,
+        mudd_prenorm=True, mudd_postnorm=True, initializer_range=0.3,
+    ),
+    "mudd_pythia": MuddPythiaConfig(
+        max_seq_len=LENGTH, hidden_dim=32, intermediate_dim=48, num_layers=2, num_heads=4, initializer_range=0.3
+    ),
 }  # fmt: skip
 PROMPTS = [[7, 8, 9], [3] * 16, [11], list(range(20, 29))]
 families = pytest.mark.parametrize("family", list(TINY))
+some_families = pytest.mark.parametrize("family", ["gpt2", "llama", "mudd"])
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +125,7 @@ def test_draws_repeat_by_seed_and_differ_by_seed_and_row(models: dict[str, Any])
     assert len({tuple(row) for row in drawn(0)}) == 4
 
 
-@families
+@some_families
 def test_a_stop_id_ends_a_row_and_is_no_part_of_it(models: dict[str, Any], family: str) -> None:
     free = generate(models[family], PROMPTS, SamplingConfig(max_new_tokens=20)).ids
     stop = free[0][4]
@@ -134,7 +148,7 @@ def test_the_first_token_may_be_the_last(models: dict[str, Any]) -> None:
     assert (one.ids, one.finish_reasons) == ([[first]], ["length"])
 
 
-@families
+@some_families
 def test_the_whole_context_can_be_used(models: dict[str, Any], family: str) -> None:
     prompt = [1 + number % 40 for number in range(LENGTH - 6)]
     done = generate(models[family], [prompt, [4]], SamplingConfig(max_new_tokens=6))
@@ -183,7 +197,7 @@ def test_prompts_of_one_bucket_compile_once() -> None:
     assert compilations([2] * 16, max_new_tokens=20, temperature=0.6, seed=9, stop_ids=(3, 4, 5)) == [0, 0]
 
 
-@families
+@some_families
 def test_decoding_copies_neither_weights_nor_cache(family: str) -> None:
     config = replace(TINY[family], hidden_dim=256, num_layers=4, max_seq_len=512)  # type: ignore[call-arg]
     decoder = ready(made(config))

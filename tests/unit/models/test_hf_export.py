@@ -240,7 +240,9 @@ def test_an_export_holds_little_beside_the_model(tmp_path: Path, dtype: str) -> 
     assert more < 25e6  # less than its largest tensor, the head, which is turned over on its way and has 33.6 MB
 
 
-@pytest.mark.parametrize("name", ["llama_grouped", "llama_rope_llama3", "qwen3_qk_norm", "gpt2", "gpt2_untied"])
+@pytest.mark.parametrize(
+    "name", ["llama_grouped", "llama_rope_llama3", "qwen3_qk_norm", "gpt2", "gpt2_untied", "gpt_neox"]
+)
 def test_transformers_reads_our_folder_and_gives_our_logits(tmp_path: Path, name: str) -> None:
     torch = pytest.importorskip("torch", reason="wants torch, which the library does not")
     transformers = pytest.importorskip("transformers")
@@ -255,7 +257,7 @@ def test_transformers_reads_our_folder_and_gives_our_logits(tmp_path: Path, name
     np.testing.assert_allclose(logits_of(model), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["llama_tied", "llama_rope_yarn", "qwen3_qk_norm", "gpt2"])
+@pytest.mark.parametrize("name", ["llama_tied", "llama_rope_yarn", "qwen3_qk_norm", "gpt2", "gpt_neox"])
 def test_a_folder_that_transformers_saved_is_read(tmp_path: Path, name: str) -> None:
     torch = pytest.importorskip("torch", reason="wants torch, which the library does not")
     transformers = pytest.importorskip("transformers")

@@ -20,7 +20,7 @@ from ponente.models.huggingface import export_weights
 from ponente.models.lm import Tokens, logits
 from ponente.ops.loss import cross_entropy_sums
 
-LLAMA, TIED, GPT2 = VARIANTS["llama"], VARIANTS["llama_tied"], VARIANTS["gpt2"]
+LLAMA, TIED, GPT2, GPT_NEOX = (VARIANTS[name] for name in ("llama", "llama_tied", "gpt2", "gpt_neox"))
 
 
 def load(place: Path, vocab_size: int = VOCABULARY, dtype: Any = None, **options: Any) -> Any:
@@ -55,6 +55,17 @@ def test_gpt2_of_the_hub_has_no_prefix_and_has_masks(tmp_path: Path) -> None:
     stored["h.0.attn.masked_bias"] = np.array(-1e4, np.float32)
     found = theirs(load(write_model(tmp_path, GPT2, stored)), GPT2)
     assert all(np.array_equal(found[name], array) for name, array in tensors_of(GPT2).items())
+
+
+def test_masks_and_frequencies_of_older_pythias_are_passed_over(tmp_path: Path) -> None:
+    attention = "gpt_neox.layers.0.attention"
+    stored = tensors_of(GPT_NEOX) | {
+        f"{attention}.bias": np.tril(np.ones((1, 1, 64, 64), np.bool_)),
+        f"{attention}.masked_bias": np.array(-1e9, np.float32),
+        f"{attention}.rotary_emb.inv_freq": np.ones(1, np.float32),
+    }
+    found = theirs(load(write_model(tmp_path, GPT_NEOX, stored)), GPT_NEOX)
+    assert all(np.array_equal(found[name], array) for name, array in tensors_of(GPT_NEOX).items())
 
 
 def test_frequencies_that_older_models_store_are_passed_over(tmp_path: Path) -> None:

@@ -11,13 +11,15 @@ import pytest
 
 from ponente.config.errors import RefusedError
 from ponente.models.gpt2 import Gpt2Config
+from ponente.models.gpt_neox import GptNeoxConfig
 from ponente.models.llama import LlamaConfig
 from ponente.models.lm import Dropout, LmConfig, Tokens
 from ponente.models.parameters import initialize
 
 LLAMA = LlamaConfig(max_seq_len=8, hidden_dim=16, intermediate_dim=32, num_layers=1, num_heads=2)
 GPT2 = Gpt2Config(max_seq_len=8, hidden_dim=16, num_layers=1, num_heads=2, embed_pdrop=0, resid_pdrop=0, attn_pdrop=0)
-both = pytest.mark.parametrize("config", [LLAMA, GPT2], ids=["llama", "gpt2"])
+GPT_NEOX = GptNeoxConfig(max_seq_len=8, hidden_dim=16, intermediate_dim=32, num_layers=1, num_heads=2)
+families = pytest.mark.parametrize("config", [LLAMA, GPT2, GPT_NEOX], ids=["llama", "gpt2", "gpt_neox"])
 
 
 def hidden(config: LmConfig, dropout: Dropout | None = None) -> Any:
@@ -26,18 +28,18 @@ def hidden(config: LmConfig, dropout: Dropout | None = None) -> Any:
     return np.asarray(jax.jit(lambda model: model.hidden(tokens))(model))
 
 
-@both
+@families
 def test_initializer_range_is_the_spread_of_the_first_weights(config: Any) -> None:
     wide = initialize(replace(config, initializer_range=0.5).parameters(1000), seed=0)
     assert np.std(np.asarray(wide.embed_VD)) == pytest.approx(0.5, rel=0.05)
 
 
-@both
+@families
 def test_layer_norm_epsilon_counts_in_norms(config: Any) -> None:
     assert np.abs(hidden(replace(config, layer_norm_epsilon=1.0)) - hidden(config)).max() > 1e-2
 
 
-@both
+@families
 def test_an_attention_backend_that_cannot_be_had_is_an_error_by_name(config: Any) -> None:
     np.testing.assert_array_equal(hidden(replace(config, attn_backend="xla")), hidden(config))
     with pytest.raises(RefusedError, match="cudnn"):
@@ -73,7 +75,7 @@ def test_norms_that_llama_does_not_have_count_where_they_are_asked_for(key: str,
     assert np.abs(hidden(normed) - hidden(LLAMA)).max() > 1e-2
 
 
-@both
+@families
 def test_upcast_attention_is_computed_in_float32(config: Any) -> None:
     tokens = Tokens.plain(jnp.arange(16).reshape(2, 8))
 

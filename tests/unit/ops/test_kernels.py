@@ -8,9 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ponente.models.lm import Tokens
+from ponente.models.mudd import MuddConfig
+from ponente.models.parameters import is_parameter
 from ponente.ops.gated import swiglu_gradients_plain
 from ponente.ops.gated_kernel import swiglu_gradients
 from ponente.ops.loss_kernel import log_normalizer
+from ponente.ops.mixing import Mixed, Mixture, Turn, Way, mix, mix_plain
+from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
+from ponente.ops.mixing_kernel import mixed, mixed_gradients
 from ponente.ops.norm import rms_norm, rms_norm_beside
 from ponente.ops.norm_kernel import has_kernel, rms_norm_gradients
 
@@ -73,3 +79,86 @@ def test_the_normalizer_of_a_row_is_that_of_logsumexp(vocabulary: int, unused: i
 def with_unused(logits: jax.Array, columns: int) -> jax.Array:
     """With columns behind that stand for no id, and would be seen in any sum."""
     return jnp.pad(logits, ((0, 0), (0, columns)), constant_values=1e7)
+
+
+PLAIN, NORMED, ADDED, BOTH = Way(), Way(is_normed=True), Way(has_base=True), Way(has_base=True, is_normed=True)
+BEHIND = Way(is_normed=True, is_behind=True)
+MIXTURES = {
+    "four ways": ((NORMED, NORMED, NORMED, PLAIN), 3, (1, 3, 300), True),
+    "three ways beside the last state": ((BOTH, BOTH, BEHIND), 2, (2, 3, 512), False),
+    "two ways beside it": ((ADDED, BEHIND), 1, (2, 33), True),
+}
+
+
+@pytest.mark.parametrize(("ways", "count", "shape", "owes"), MIXTURES.values(), ids=list(MIXTURES))
+def test_mixtures_and_their_gradients_are_those_of_the_formula(
+    ways: tuple[Way, ...], count: int, shape: tuple[int, ...], owes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two in a row, as in a model: the second has one state more, and may leave gradients to the first."""
+    interpret_mixtures(monkeypatch)
+    random = np.random.default_rng(0)
+    numbers = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
+    weights = [numbers(*shape[:-1], len(ways), states) for states in (count, count + 1)]
+    states = tuple(numbers(*shape) for _ in range(count))
+    has_base = any(way.has_base or way.is_behind for way in ways)
+    base, after = numbers(*shape) if has_base else None, numbers(shape[-1]) if BEHIND in ways else None
+    turns = (
+        (Turn(owed_ways=len(ways), is_last=True), Turn(owes=True, is_last=True))
+        if owes
+        else (Turn(), Turn(is_last=True))
+    )
+    assert has_mixing_kernel(states[0])
+
+    def both(mixed: Any) -> Any:
+        def total(weights: Any, states: Any, base: Any, after: Any) -> Any:
+            first = mixed(Mixture(weights[0], states, base, after), ways, 1e-5, None, turns[0])
+            more = (*first.states, jnp.sin(first.streams[-1]))
+            second = mixed(Mixture(weights[1], more, base, after), ways, 1e-5, first.debt, turns[1])
+            return (*first.streams, *second.streams)
+
+        @jax.jit
+        def value_and_gradients(*given: Any) -> Any:
+            value, pull = jax.vjp(total, *given)
+            return value, pull(tuple(jnp.cos(stream + number) for number, stream in enumerate(value)))
+
+        return value_and_gradients(weights, states, base, after)
+
+    found = both(mix)
+    expected = both(lambda mixture, ways, epsilon, *_: Mixed(mix_plain(mixture, ways, epsilon), mixture.states, None))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=0, atol=5e-6 * np.abs(other).max())
+
+
+def interpret_mixtures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ponente.ops.mixing.has_triton", lambda: True)
+    for name, kernel in (("mixed", mixed), ("mixed_gradients", mixed_gradients)):
+        monkeypatch.setattr(f"ponente.ops.mixing_kernel.{name}", partial(kernel, is_interpreted=True))
+
+
+@pytest.mark.soak
+def test_a_model_s_gradients_are_the_same_whoever_makes_those_of_its_mixtures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four layers, each second of whose mixtures leaves its gradients to the one before it."""
+    monkeypatch.setattr("ponente.models.connections._OWES_FROM", 2)
+    config = MuddConfig(
+        max_seq_len=4, hidden_dim=16, intermediate_dim=16, num_layers=4, num_heads=2, mudd_prenorm=True,
+        mudd_postnorm=True, dynamic_dense_type="l", dynamic_dense_hidden_round=False, gradient_checkpointing=False,
+    )  # fmt: skip
+    assert [config.turn(number).owes for number in (1, 2, 3, 4)] == [False, True, False, True]
+    random = np.random.default_rng(0)
+    model = jax.tree.map(
+        lambda one: np.float32(random.normal(one.mean, 0.3, one.shape)), config.parameters(8), is_leaf=is_parameter
+    )
+    tokens = Tokens.plain(jnp.arange(8).reshape(2, 4))
+
+    def gradients() -> Any:
+        return jax.jit(jax.grad(lambda model: jnp.sum(jnp.sin(model.hidden(tokens)))))(model)
+
+    expected = gradients()
+    interpret_mixtures(monkeypatch)
+    for one, other in zip(jax.tree.leaves(gradients()), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * np.abs(other).max())
+
+
+def test_rows_that_are_too_wide_are_not_for_the_kernel_of_mixtures() -> None:
+    assert not has_mixing_kernel(jnp.zeros((2, 4097)))

@@ -9,7 +9,7 @@ import pytest
 
 from ponente.models.stack import fold_layers
 from ponente.ops.fp8 import Fp8Weight
-from ponente.ops.linear import linear, linears
+from ponente.ops.linear import linear, linears, scaled
 
 CASES = {
     "wider": ((2, 5, 4), (4, 9), 1, "BSD,DF->BSF"),
@@ -63,3 +63,14 @@ def test_checkpointing_by_policy_sees_the_products(policy: str, products: int, k
         return x.sum()
 
     assert str(jax.make_jaxpr(jax.grad(loss))(weights)).count("dot_general[") == products
+
+
+def test_the_gradient_of_a_weight_taken_into_another_is_added_up_in_float32() -> None:
+    random = np.random.default_rng(0)
+    weight = jnp.asarray(1 + np.abs(random.normal(size=(4, 16, 64))), jnp.bfloat16)
+
+    def made(norm_D: jax.Array) -> jax.Array:
+        return jnp.sum(scaled(weight, norm_D).astype(jnp.float32))
+
+    found = jax.grad(made)(jnp.ones(4, jnp.bfloat16)).astype(jnp.float32)
+    np.testing.assert_allclose(found, jnp.sum(weight.astype(jnp.float32), axis=(1, 2)), rtol=2**-8)

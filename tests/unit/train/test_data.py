@@ -1,19 +1,21 @@
 """`ponente data`: the batch that training will see, as text, and how large everything is."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from ponente.batches.rows import RowPolicy
 from ponente.config.errors import RefusedError, UserError
+from ponente.models.families import lm_families
 from ponente.store.sources import UrlSourceConfig
 from ponente.tokens.formats import ChatFormat, PrebuiltFormat, SupervisedFormat, TextFormat
 from ponente.tokens.formats.format import TokenFormat
 from ponente.train.data.caches import open_data
 from ponente.train.data.config import Pack, TrainComponentConfig
 from ponente.train.data.inspect import Look, inspect
-from ponente.train.data.settings import load_settings
+from ponente.train.data.settings import PASSED_OVER, load_settings
 from ponente.train.data.stats import stats
 
 SINGLE = RowPolicy(packing="single", over_length="error")
@@ -322,3 +324,9 @@ def test_datasets_that_need_a_whole_cache_are_built_before_training(config: Path
     opened = open_data(settings.data, beside_training=True)
     assert opened.train["web"].cache.is_finished
     assert settings.training_data(opened).stream.datasets[0].length > 0
+
+
+def test_no_key_of_a_model_keeps_batches_from_being_shown() -> None:
+    """`ponente data` reads training configs without JAX, and so without the families' own fields."""
+    keys = {f"model.{field.name}" for family in lm_families().values() for field in fields(family)}
+    assert keys - set(PASSED_OVER) == {"model.max_seq_len"}

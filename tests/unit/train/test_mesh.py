@@ -12,9 +12,13 @@ from jax.sharding import AxisType
 from unit.train.test_step import ROWS, batch
 
 from ponente.config.errors import RefusedError
+from ponente.models.connections import ConnectedConfig
 from ponente.models.gpt2 import Gpt2Config
+from ponente.models.gpt_neox import GptNeoxConfig
 from ponente.models.llama import LlamaConfig
 from ponente.models.lm import LmConfig
+from ponente.models.mudd import MuddConfig
+from ponente.models.mudd_pythia import MuddPythiaConfig
 from ponente.models.parameters import initialize, path_name
 from ponente.ops.mesh import Layout
 from ponente.train.mesh import MeshConfig, check_rows, specs_of, state_shardings
@@ -30,6 +34,14 @@ LLAMA = LlamaConfig(
     max_seq_len=16, hidden_dim=32, intermediate_dim=48, num_layers=3, num_heads=8, num_kv_heads=8, use_qk_norm=True
 )
 GPT2 = Gpt2Config(max_seq_len=16, hidden_dim=32, num_layers=2, num_heads=8)  # with dropout
+GPT_NEOX = GptNeoxConfig(max_seq_len=16, hidden_dim=32, intermediate_dim=48, num_layers=2, num_heads=8, rotary_pct=0.5)
+MUDD = MuddConfig(
+    max_seq_len=16, hidden_dim=32, intermediate_dim=48, num_layers=2, num_heads=8, mudd_prenorm=True,
+    mudd_postnorm=True, gradient_checkpointing=False,
+)  # fmt: skip
+MUDD_PYTHIA = MuddPythiaConfig(
+    max_seq_len=16, hidden_dim=32, intermediate_dim=48, num_layers=2, num_heads=8, rotary_pct=0.5
+)
 SHAPES = {  # replica, data, model
     "fsdp 8": (1, 8, 1),
     "tensor 8": (1, 1, 8),
@@ -65,14 +77,24 @@ def step_on(
     layout = layout_of(shape, split)
     specs = specs_of(layout, model.parameters(PADDED))
     given = settings(layout=layout, specs=specs, **changes)
-    state = state_of(initialize(model.parameters(PADDED), 0), given.optimizer, is_averaged=False)
+    state = state_of(first_values(model), given.optimizer, is_averaged=False)
     placed = jax.device_put(state, state_shardings(layout, specs, state))
     return TrainStep(given)(placed, jax.device_put(batch(rows=rows), layout.sharding(layout.batch_spec)), 0)
 
 
+def first_values(model: LmConfig) -> Any:
+    """Of a model; where there are connections, those of one that has learnt, for at first these do nothing."""
+    made: Any = initialize(model.parameters(PADDED), 0)
+    if not isinstance(model, ConnectedConfig):
+        return made
+    random = np.random.default_rng(0)
+    learnt = jax.tree.map(lambda one: one + np.float32(random.normal(0, 0.1, one.shape)), made.connections)
+    return replace(made, connections=learnt)
+
+
 def step_on_one(model: LmConfig, rows: int = ROWS, **changes: Any) -> tuple[Any, Any]:
     given = settings(**changes)
-    state = state_of(initialize(model.parameters(PADDED), 0), given.optimizer, is_averaged=False)
+    state = state_of(first_values(model), given.optimizer, is_averaged=False)
     return TrainStep(given)(state, batch(rows=rows), 0)
 
 
@@ -121,10 +143,20 @@ def test_a_step_of_gpt2_is_that_of_one_device_with_the_same_dropout() -> None:
     assert_equal_steps(step_on(GPT2, (1, 4, 2)), step_on_one(GPT2))
 
 
+def test_a_step_of_gpt_neox_is_that_of_one_device() -> None:
+    assert_equal_steps(step_on(GPT_NEOX, (1, 4, 2)), step_on_one(GPT_NEOX))
+
+
+def test_a_step_with_connections_over_depth_is_that_of_one_device() -> None:
+    assert_equal_steps(step_on(MUDD, (1, 4, 2)), step_on_one(MUDD))
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
 @pytest.mark.parametrize("parts", [1, 4])
-@pytest.mark.parametrize("model", [LLAMA, GPT2], ids=["llama", "gpt2"])
+@pytest.mark.parametrize(
+    "model", [LLAMA, GPT2, GPT_NEOX, MUDD, MUDD_PYTHIA], ids=["llama", "gpt2", "gpt_neox", "mudd", "mudd_pythia"]
+)
 def test_every_mesh_with_and_without_accumulation(shape: tuple[int, int, int], parts: int, model: LmConfig) -> None:
     rows = 32 // (shape[0] * shape[1])
     found = step_on(model, shape, rows=32, microbatch=None if parts == 1 else rows // parts)

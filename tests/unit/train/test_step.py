@@ -13,6 +13,7 @@ from ponente.config.errors import RefusedError
 from ponente.models.gpt2 import Gpt2Config
 from ponente.models.llama import LlamaConfig
 from ponente.models.lm import LmConfig
+from ponente.models.mudd import MuddConfig
 from ponente.models.parameters import initialize
 from ponente.train.finiteness import NotFiniteError, check_finite
 from ponente.train.mesh import check_rows
@@ -24,6 +25,9 @@ from ponente.train.watch import WatchConfig, watched_metrics
 
 VOCAB, ROWS, LENGTH = 61, 8, 16
 LLAMA = LlamaConfig(max_seq_len=LENGTH, hidden_dim=32, intermediate_dim=64, num_layers=2, num_heads=4, num_kv_heads=2)
+MUDD = MuddConfig(
+    max_seq_len=LENGTH, hidden_dim=32, intermediate_dim=64, num_layers=2, num_heads=4, gradient_checkpointing=False
+)
 GPT2 = Gpt2Config(max_seq_len=LENGTH, hidden_dim=32, num_layers=2, num_heads=4)  # with dropout
 
 
@@ -99,6 +103,14 @@ def test_products_of_layers_and_no_others_are_made_in_8_bits_where_asked_for(mod
     assert 0 < abs(float(first.loss) - float(second.loss)) < 0.02
     np.testing.assert_allclose(float(second.grad_norm), float(first.grad_norm), rtol=0.05)
     assert {array.dtype.name for array in named_arrays(other.model).values()} == {"float32"}
+
+
+def test_of_connections_over_depth_nothing_is_made_in_8_bits() -> None:
+    """Layers stand in a row, and all is kept: each weight of a layer has one product forward and two backward."""
+    program = TrainStep(settings(has_fp8=True)).lower(state(MUDD), batch()).as_text()
+    products = re.findall(r"dot_general .*\(tensor<\S*x(\w+)>, tensor<\S*x(\w+)>\)", program)
+    assert products.count(("f8E4M3FN", "f8E4M3FN")) == 7 * MUDD.num_layers
+    assert products.count(("f8E5M2", "f8E4M3FN")) + products.count(("f8E4M3FN", "f8E5M2")) == 14 * MUDD.num_layers
 
 
 def test_the_loss_is_a_sum_over_a_sum_and_not_a_mean_of_rows() -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import fsspec
 
-from ponente.store.expansion import expand
+from ponente.store.expansion import expand, numbers_in_order
 from ponente.store.paths import absolute, protocol_of, relative
 from ponente.store.sources.readers import ending_of, known_endings
 from ponente.store.sources.rows import SourceError
@@ -103,7 +103,8 @@ def _files_in(folder: str, filesystem: Any, inner: str) -> list[SourceFile]:
     found = filesystem.find(inner, detail=True)
     protocol = protocol_of(folder)
     paths = {name if protocol == "file" else absolute(f"{protocol}://{name}"): info for name, info in found.items()}
-    visible = sorted(path for path in paths if "/." not in f"/{relative(path, folder)}")
+    shown = (path for path in paths if "/." not in f"/{relative(path, folder)}")
+    visible = sorted(shown, key=numbers_in_order)
     known = [path for path in visible if ending_of(path) is not None]
     if not known:
         raise SourceError(

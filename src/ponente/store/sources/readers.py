@@ -20,7 +20,7 @@ from ponente.store.sources.text import TextDocumentReader, TextLinesReader, TxtU
 from ponente.store.sources.wanted import Wanted
 
 RowsOfFile = Callable[[str], Iterable[Mapping[str, Any]]]
-_SHARD_NUMBER = re.compile(r"-\d+-of-\d+")
+_SHARD_NUMBER = re.compile(r"-\d+-of-\d+|\.b\d+$")  # the second: of the Pile by the step that a file begins with
 _BATCH_ROWS = 1024
 
 
@@ -85,7 +85,7 @@ def register_reader(ending: str, reader: RowsOfFile | FileReader) -> None:
 
 
 def ending_of(path: str) -> str | None:
-    """The known ending of a file's name, or None: "x.tfrecord-00000-of-00010" has ".tfrecord"."""
+    """The known ending of a file's name, or None: "x.tfrecord-00-of-10" and "x.tfrecord.b500" have ".tfrecord"."""
     name = _SHARD_NUMBER.sub("", name_of(path))
     known = [ending for ending in _READERS if name.endswith(ending)]
     return max(known, key=len) if known else None

@@ -31,9 +31,12 @@ _MODEL_KEYS = (
     *("upcast_attn", "attn_backend", "gradient_checkpointing", "scan_layers", "rope", "input_embedding_norm"),
     *("use_layer_norm_weight", "scale_attn_by_inverse_layer_idx", "embed_pdrop", "resid_pdrop", "attn_pdrop"),
     *("mlp_scale", "preset", "sliding_window", "num_experts", "num_experts_per_tok", "reference_checkpoint"),
+    *("rotary_pct", "use_parallel_residual", "dense_conn", "dynamic_dense_type", "dynamic_dense_act_cls"),
+    *("dynamic_dense_fix_last_layer", "dynamic_dense_hidden_expand", "dynamic_dense_hidden_round", "dynamic_mlp_dim"),
+    *("mudd_prenorm", "mudd_postnorm", "mudd_static", "mudd_dynamic", "mudd_dilation", "mudd_period"),
     *("tokenizer", "attn_config", "d_model", "n_heads", "n_layers", "use_flash_attention"),
 )
-_PASSED_OVER = (
+PASSED_OVER = (
     *(key for key in NOT_DATA if key not in ("model", "trainer", "train_seq_len", "data_seed")),
     *(f"trainer.{key}" for key in _TRAINER_KEYS),
     *(f"model.{key}" for key in _MODEL_KEYS),
@@ -101,4 +104,4 @@ def load_settings(config_path: str | None, flags: Sequence[str]) -> DataSettings
             "found no --config_path; needed a YAML training config whose data section names a dataset. "
             "Write: ponente data stats --config_path CONFIG.yaml"
         )
-    return load_config(DataSettings, config_path, flags, passed_over=_PASSED_OVER).config
+    return load_config(DataSettings, config_path, flags, passed_over=PASSED_OVER).config

@@ -84,7 +84,7 @@ class OptimizerConfig(ScheduleConfig, draccus.ChoiceRegistry):
 def is_matrix(parameter: Parameter) -> bool:
     """Whether a parameter maps one thing to another: no bias and no weight of a norm."""
     own = [axis for axis in parameter.axes if axis != LAYERS]
-    return "embed" in own and len(own) > 1
+    return len(own) > 1 and not {"embed", "inner"}.isdisjoint(own)
 
 
 def is_embedding(parameter: Parameter) -> bool:

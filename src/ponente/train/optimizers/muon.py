@@ -73,7 +73,7 @@ class MuonConfig(OptimizerConfig):
 
 def is_within(parameter: Parameter) -> bool:
     """Whether it is a matrix between hidden states: neither is looked up by token or position, nor makes logits."""
-    return is_matrix(parameter) and not {"vocab", "position"} & set(parameter.axes)
+    return is_matrix(parameter) and "embed" in parameter.axes and not {"vocab", "position"} & set(parameter.axes)
 
 
 def sides(parameter: Parameter) -> MuonDimensionNumbers:

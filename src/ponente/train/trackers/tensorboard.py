@@ -13,7 +13,7 @@ from ponente.train.trackers.tracker import RunInfo, Tracker
 @TrackerConfig.register_subclass("tensorboard")
 @dataclass(frozen=True, kw_only=True)
 class TensorboardConfig(TrackerConfig):
-    """Event files in `logdir`/RUN_ID, by default in the run's folder under `tensorboard`."""
+    """Event files in `logdir`/RUN_ID, by default in `tensorboard`/RUN_ID beside the run's folder."""
 
     logdir: str | None = None
 
@@ -21,12 +21,13 @@ class TensorboardConfig(TrackerConfig):
         if importlib.util.find_spec("tensorboard") is None:
             raise RefusedError(
                 "found a tracker of type tensorboard and no package tensorboard; needed the package, which writes the "
-                "event files. Run pip install 'ponente[tensorboard]', or use type: local, which needs nothing."
+                "event files. Run pip install 'ponente[tensorboard]', or give --trainer.tracker '{type: local}', which "
+                "needs nothing."
             )
 
     def begin(self, run: RunInfo) -> Tracker:
         self.check()
         from ponente.train.trackers.event_file import EventFileTracker
 
-        folder = os.path.join(self.logdir, run.run_id) if self.logdir else join(run.local_folder, "tensorboard")
-        return EventFileTracker(folder, run.first_step)
+        logdir = self.logdir or join(run.local_folder.removesuffix(f"/{run.run_id}"), "tensorboard")
+        return EventFileTracker(os.path.join(logdir, run.run_id), run.first_step)

@@ -91,7 +91,10 @@ def test_a_varint_that_is_cut_off_or_too_long_is_an_error(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["a.tfrecord", "a.tfrecord.gz", "a.tfrecords", "pile.tfrecord-00000-of-00010", "a.tfrecord-00003-of-00010.gz"],
+    [
+        *("a.tfrecord", "a.tfrecord.gz", "a.tfrecords"),
+        *("pile.tfrecord-00000-of-00010", "a.tfrecord-00003-of-00010.gz", "pile.tfrecord.b19500"),
+    ],
 )
 def test_records_come_as_arrays_in_file_order(folder: str, name: str, read_urls: Callable[..., Any]) -> None:
     data = records(ROWS)
@@ -100,6 +103,16 @@ def test_records_come_as_arrays_in_file_order(folder: str, name: str, read_urls:
     assert [row.tolist() for row in found.values["input_ids"]] == ROWS
     assert all(isinstance(row, np.ndarray) and row.dtype == np.int64 for row in found.values["input_ids"])
     assert (found.rows, found.lines, found.bad) == (list(range(300)), list(range(1, 301)), [])
+
+
+@pytest.mark.parametrize("url", ["pile.tfrecord.b*", "."])
+def test_files_that_are_numbered_by_steps_come_in_the_order_of_steps(
+    folder: str, url: str, read_urls: Callable[..., Any]
+) -> None:
+    for step in (1000, 0, 500, 10000):
+        volume_of(folder).create(f"{folder}/pile.tfrecord.b{step}", records([[step]]))
+    found = read_urls(f"{folder}/{url}", fields=IDS)
+    assert np.concatenate(found.values["input_ids"]).tolist() == [0, 500, 1000, 10000]
 
 
 def test_a_record_that_another_program_wrote_is_read(tmp_path: Path, read_urls: Callable[..., Any]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ponente.models.gpt2 import Gpt2Config
+from ponente.models.gpt_neox import GptNeoxConfig
 from ponente.models.llama import LlamaConfig
 from ponente.models.lm import Tokens
 from ponente.models.parameters import Parameter, is_parameter, path_name
@@ -105,6 +106,7 @@ def test_layers_are_independent() -> None:
         (LlamaConfig(use_bias=True, use_qk_norm=True, hybrid_norm=True, input_embedding_norm=True),
          {"w_q_DNH", "w_k_DKH", "w_v_DKH", "w_out_NHD", "w_gate_DF", "w_up_DF", "w_down_FD"}),
         (Gpt2Config(), {"w_q_DNH", "w_k_DNH", "w_v_DNH", "w_out_NHD", "w_up_DF", "w_down_FD"}),
+        (GptNeoxConfig(), {"w_q_DNH", "w_k_DNH", "w_v_DNH", "w_out_NHD", "w_up_DF", "w_down_FD"}),
     ],
 )  # fmt: skip
 def test_momentum_is_kept_for_matrices_within_and_two_moments_for_the_rest(model: Any, expected: set[str]) -> None:

@@ -12,8 +12,11 @@ import pytest
 from ponente.config.errors import RefusedError
 from ponente.models.gpt2 import Gpt2Config
 from ponente.models.llama import LlamaConfig
+from ponente.models.mudd import MuddConfig
 from ponente.models.parameters import Parameter, initialize, is_parameter, path_name
 from ponente.train.optimizers import AdamConfig, LionConfig, OptimizerConfig
+from ponente.train.optimizers.config import is_matrix
+from ponente.train.optimizers.muon import is_within
 from ponente.train.optimizers.schedules import PowerDecay
 
 PARAMETERS = {"w": Parameter({"embed": 3, "mlp": 4}, std=1.0), "b": Parameter({"mlp": 4}, std=1.0)}
@@ -137,3 +140,12 @@ def test_rewarmup_is_the_warmup_of_every_cycle_but_the_first() -> None:
     assert float(plain(22)) == 1.0
     assert 0.0 < float(again(22)) < 1.0
     assert float(again(2)) == float(plain(2)) == 1.0
+
+
+def test_of_connections_both_matrices_decay_and_one_is_orthogonalised() -> None:
+    """The second begins at 0 and is small: it is left to Adam."""
+    config = MuddConfig(num_layers=2, hidden_dim=8, intermediate_dim=8, num_heads=2, mudd_prenorm=True)
+    first = config.parameters(8).connections[0]  # type: ignore[attr-defined]
+    matrices = {name: is_matrix(one) for name, one in vars(first).items() if one is not None}
+    assert matrices == {"norm_state_D": False, "w_in_DI": True, "w_out_ICM": True, "static_CM": False}
+    assert is_within(first.w_in_DI) and not is_within(first.w_out_ICM)

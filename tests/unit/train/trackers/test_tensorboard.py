@@ -26,6 +26,11 @@ def read_back(folder: Path) -> Any:
     return found
 
 
+def board(run: RunInfo) -> Path:
+    """Beside the run's folder, where the boards of all runs are."""
+    return Path(run.folder).parent / "tensorboard" / run.run_id
+
+
 def test_scalars_and_histograms_are_read_back(run: RunInfo) -> None:
     pytest.importorskip("tensorboard")
     tracker = TensorboardConfig().begin(run)
@@ -34,7 +39,7 @@ def test_scalars_and_histograms_are_read_back(run: RunInfo) -> None:
     tracker.log({"train/loss": math.nan}, 8)
     tracker.log_summary({"parameter_count": 128})
     tracker.finish()
-    found = read_back(Path(run.folder) / "tensorboard")
+    found = read_back(board(run))
     assert [(event.step, repr(event.value)) for event in found.Scalars("train/loss")] == [(7, "2.5"), (8, "nan")]
     assert [(event.step, event.value) for event in found.Scalars("parameter_count")] == [(8, 128.0)]
     value = found.Histograms("grad/histogram")[0].histogram_value
@@ -49,7 +54,7 @@ def test_each_step_stands_once_after_a_resume(run: RunInfo) -> None:
         for step in range(first_step, first_step + 10):
             tracker.log({"train/loss": value}, step)
         tracker.finish()
-    found = read_back(Path(run.folder) / "tensorboard").Scalars("train/loss")
+    found = read_back(board(run)).Scalars("train/loss")
     assert [event.step for event in found] == list(range(16))
     assert [event.value for event in found] == [1.0] * 6 + [2.0] * 10
 

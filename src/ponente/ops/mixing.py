@@ -1,0 +1,138 @@
+"""Weighted sums over depth: of the states that a model's layers left so far, one sum for each way they are used.
+
+In: weights [B, S, C, M] in float32 and M states [B, S, D]. Out: C streams [B, S, D] and the states again. Whoever mixes
+them next takes those: their gradient is then made by adding to what later layers made, one array for each state,
+instead of one for each pair of a layer and a state. B batch, S sequence, D width.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ponente.ops.gpu import has_triton
+
+Arrays = tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Way:
+    """What is done to a sum: a base is added, it is divided by its root mean square; or the base is added behind."""
+
+    has_base: bool = False
+    is_normed: bool = False
+    is_behind: bool = False  # the base is added to what is normed and multiplied by a weight
+
+
+Ways = tuple[Way, ...]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Who makes the gradient by which states, where several mix the same one after the other.
+
+    To add to a gradient is to read and to write it; that of two mixtures is added at once where the later leaves it to
+    the one before it, by all states but its last, which the one before it does not have.
+    """
+
+    owes: bool = False
+    owed_ways: int = 0  # of the one that follows, if it owes
+    is_last: bool = False  # none mixes these states later but who owes
+
+
+ALONE = Turn()
+
+
+class Debt(NamedTuple):
+    """What makes the gradient that was left to another: only gradients of it have values."""
+
+    weights_BSCM: Array
+    by_sums: Arrays
+
+
+class Mixed(NamedTuple):
+    """The streams, in the type of the states, the states for whoever mixes them next, and what it hands over."""
+
+    streams: Arrays
+    states: Arrays
+    debt: Debt | None
+
+
+class Mixture(NamedTuple):
+    """What is mixed, and what its sums are added to."""
+
+    weights_BSCM: Array
+    states: Arrays
+    base_BSD: Array | None
+    after_D: Array | None  # the weight of sums that the base is added behind
+
+
+def mix(mixture: Mixture, ways: Ways, epsilon: float, debt: Debt | None = None, turn: Turn = ALONE) -> Mixed:
+    """The streams of a mixture.
+
+    Args:
+        debt: of the one that mixed before, where this one owes.
+
+    Example: `mix(Mixture(weights, states, None, None), (*[Way(is_normed=True)] * 3, Way()), 1e-6).streams`
+    """
+    if has_triton():
+        from ponente.ops.mixing_kernel import has_kernel
+
+        if has_kernel(mixture.states[0]):
+            return _mix_by_kernel(mixture, debt, ways, epsilon, turn)
+    return Mixed(mix_plain(mixture, ways, epsilon), mixture.states, None)
+
+
+def mix_plain(mixture: Mixture, ways: Ways, epsilon: float) -> Arrays:
+    """The streams, in float32 until the end; kernels compute the same."""
+    weights_BSCM, states, base_BSD, after_D = mixture
+    base = None if base_BSD is None else base_BSD.astype(jnp.float32)
+    made = []
+    for number, way in enumerate(ways):
+        total = jnp.zeros((), jnp.float32)
+        for source, state in enumerate(states):
+            total = total + weights_BSCM[..., number, source, None] * state.astype(jnp.float32)
+        if way.has_base and base is not None:
+            total = base + total
+        if way.is_normed:
+            total = total * jax.lax.rsqrt(jnp.mean(total * total, axis=-1, keepdims=True) + epsilon)
+        if way.is_behind and base is not None and after_D is not None:
+            total = base + total * after_D.astype(jnp.float32)
+        made.append(total.astype(states[0].dtype))
+    return tuple(made)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _mix_by_kernel(mixture: Mixture, debt: Debt | None, ways: Ways, epsilon: float, turn: Turn) -> Mixed:
+    from ponente.ops.mixing_kernel import mixed
+
+    return Mixed(mixed(mixture, ways, epsilon).streams, mixture.states, _no_debt(mixture, turn))
+
+
+def _no_debt(mixture: Mixture, turn: Turn) -> Debt | None:
+    if not turn.owed_ways:
+        return None
+    *rows, _, count = mixture.weights_BSCM.shape
+    weights = jnp.zeros((*rows, turn.owed_ways, count + 1), jnp.float32)
+    return Debt(weights, (jnp.zeros_like(mixture.states[0]),) * turn.owed_ways)
+
+
+def _forward(mixture: Mixture, debt: Debt | None, ways: Ways, epsilon: float, turn: Turn) -> tuple[Mixed, Any]:
+    from ponente.ops.mixing_kernel import mixed
+
+    made = mixed(mixture, ways, epsilon, keeps_units=True)
+    kept = mixture._replace(base_BSD=None), made.units, made.scales
+    return Mixed(made.streams, mixture.states, _no_debt(mixture, turn)), kept
+
+
+def _backward(ways: Ways, epsilon: float, turn: Turn, kept: Any, by: Mixed) -> tuple[Mixture, Debt | None]:
+    from ponente.ops.mixing_kernel import mixed_gradients
+
+    mixture, units, scales = kept
+    return mixed_gradients(mixture, units, scales, by, ways, turn)
+
+
+_mix_by_kernel.defvjp(_forward, _backward)

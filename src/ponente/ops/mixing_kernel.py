@@ -1,0 +1,303 @@
+"""Weighted sums over depth by Triton kernels, which read every state once for all ways.
+
+A program has a row. Forward it adds up the sums of all ways; backward it adds to the gradient of each state where it
+lies. XLA would read the states for every way, and write a gradient of each pair of a layer and a state.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from ponente.ops.gpu import MOST_NUMBERS
+from ponente.ops.mixing import Arrays, Debt, Mixed, Mixture, Turn, Ways
+
+_WIDEST = 4096  # numbers of a row: all ways' sums of it are held at once
+_TOGETHER = 2  # states that are read before the first of them is used, for reads take long
+_NUMBERS = 8  # of a row that each thread has
+_PART = 32 * _NUMBERS  # what a warp has of a row: it adds up such a part without waiting for others
+
+
+def has_kernel(state: Array) -> bool:
+    """Whether states of this shape are for the kernel."""
+    return state.shape[-1] <= _WIDEST and state.size <= MOST_NUMBERS
+
+
+class Streams(NamedTuple):
+    """The streams; those of them that were normed, before what is added behind; by what their rows were multiplied."""
+
+    streams: Arrays
+    units: Arrays
+    scales: Array  # [rows, normed ways]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of states, each in parts; a program has one, whose tile is as large as the next powers of two."""
+
+    width: int
+
+    @property
+    def parts(self) -> int:
+        return self.width // _PART if self.width % _PART == 0 else 1
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        return pl.next_power_of_2(self.parts), pl.next_power_of_2(self.width // self.parts)
+
+    @property
+    def compiler_params(self) -> triton.CompilerParams:
+        return triton.CompilerParams(num_warps=max(1, math.prod(self.tile) // _PART))
+
+    def of(self, arrays: Any) -> Any:
+        """Arrays in rows and parts; those of one row in parts alone."""
+        shape = self.parts, self.width // self.parts
+        return jax.tree.map(lambda one: one.reshape(shape if one.ndim == 1 else (-1, *shape)), arrays)
+
+    def read(self, array: Any) -> Array:
+        is_there = self._is_there()
+        values = triton.load(self._place(array), mask=is_there, other=None if is_there is None else 0)
+        return values.astype(jnp.float32)
+
+    def write(self, array: Any, values: Array) -> None:
+        triton.store(self._place(array), values.astype(array.dtype), mask=self._is_there())
+
+    def zeros(self) -> Array:
+        return jnp.zeros(self.tile, jnp.float32)
+
+    def _place(self, array: Any) -> Any:
+        whole = pl.ds(0, self.tile[0]), pl.ds(0, self.tile[1])
+        return array.at[whole] if len(array.shape) == 2 else array.at[(pl.program_id(0), *whole)]
+
+    def _is_there(self) -> Array | None:
+        if math.prod(self.tile) == self.width:
+            return None
+        part, number = (lax.broadcasted_iota(jnp.int32, self.tile, axis) for axis in (0, 1))
+        return (part < self.parts) & (number < self.width // self.parts)
+
+
+class _Sources(NamedTuple):
+    """What the kernel of sums takes."""
+
+    weights: Any  # [rows, ways * states]
+    states: tuple[Any, ...]
+    base: Any
+    after: Any
+
+
+class _Sums(NamedTuple):
+    """What it makes; `behind` are the units of streams to which the base was added behind their norms."""
+
+    streams: tuple[Any, ...]
+    behind: tuple[Any, ...]
+    scales: Any
+
+
+def mixed(
+    mixture: Mixture, ways: Ways, epsilon: float, *, keeps_units: bool = False, is_interpreted: bool = False
+) -> Streams:
+    """The streams, and what gradients are made of.
+
+    Args:
+        keeps_units: whether those that something is added to behind their norm are also given without that.
+    """
+    state, count = mixture.states[0], len(mixture.states)
+    rows, normed = _Rows(state.shape[-1]), _normed(ways)
+    behind = [number for number, way in enumerate(ways) if way.is_behind and keeps_units]
+
+    def kernel(given: _Sources, made: _Sums) -> None:
+        row, sums = pl.program_id(0), [rows.zeros()] * len(ways)
+        for source, array in enumerate(given.states):
+            values = rows.read(array)
+            sums = [total + given.weights[row, way * count + source] * values for way, total in enumerate(sums)]
+        base: Any = None if given.base is None else rows.read(given.base)
+        for number, (way, total) in enumerate(zip(ways, sums, strict=True)):
+            if way.has_base:
+                total = total + base
+            if way.is_normed:
+                scale = lax.rsqrt(jnp.sum(total * total) / rows.width + epsilon)
+                made.scales[row, normed.index(number)] = scale
+                total = total * scale
+            if number in behind:
+                rows.write(made.behind[behind.index(number)], total)
+            if way.is_behind:
+                total = base + total * rows.read(given.after)
+            rows.write(made.streams[number], total)
+
+    given = _Sources(_flat(mixture.weights_BSCM), *rows.of((mixture.states, mixture.base_BSD, mixture.after_D)))
+    like = jax.ShapeDtypeStruct(given.states[0].shape, state.dtype)
+    scales = jax.ShapeDtypeStruct((like.shape[0], max(1, len(normed))), jnp.float32)
+    wanted = _Sums((like,) * len(ways), (like,) * len(behind), scales)
+    made = _call(kernel, given, wanted, rows, f"mixed_{count}", is_interpreted=is_interpreted)
+    streams, extra = ([one.reshape(state.shape) for one in part] for part in (made.streams, made.behind))
+    units = {number: streams[number] for number in normed} | dict(zip(behind, extra, strict=True))
+    return Streams(tuple(streams), tuple(units[number] for number in normed), made.scales)
+
+
+class _Known(NamedTuple):
+    """What the kernel of gradients takes."""
+
+    weights: Any
+    states: tuple[Any, ...]
+    units: tuple[Any, ...]
+    scales: Any
+    after: Any
+    by_streams: tuple[Any, ...]
+    owed_weights: Any
+    owed_sums: tuple[Any, ...]
+    by_states: tuple[Any, ...]  # that later mixtures made; the last, for those made here lie in their places
+
+
+class _Gradients(NamedTuple):
+    """What it makes."""
+
+    by_weights: Any  # [parts, rows, ways * states, and some room]
+    by_states: tuple[Any, ...]
+    by_base: Any
+    left: tuple[Any, ...]
+
+
+def mixed_gradients(
+    mixture: Mixture, units: Arrays, scales: Array, by: Mixed, ways: Ways, turn: Turn, *, is_interpreted: bool = False
+) -> tuple[Mixture, Debt | None]:
+    """The gradients by all that was mixed, and what is left to the one before.
+
+    Args:
+        by: the gradients by streams, by the states that were passed on, to which those of this mixture are added, and
+            what the one that followed left to this one.
+    """
+    state, count = mixture.states[0], len(mixture.states)
+    rows, lanes = _Rows(state.shape[-1]), pl.next_power_of_2(max(count, 32))
+    own = range(count - 1, count) if turn.owes else range(count)  # the states whose gradients are made here
+
+    def kernel(known: _Known, made: _Gradients) -> None:
+        by_sums, by_base = _by_sums(known, ways, rows)
+        if by_base is not None:
+            rows.write(made.by_base, by_base)
+        for array, by_sum in zip(made.left, by_sums, strict=False):
+            rows.write(array, by_sum)
+        row, lane = pl.program_id(0), lax.broadcasted_iota(jnp.int32, (rows.tile[0], lanes), 1)
+        found = [jnp.zeros(lane.shape, jnp.float32)] * len(ways)
+        terms = [(by_sum, known.weights, number * count) for number, by_sum in enumerate(by_sums)]
+        owed = enumerate(known.owed_sums)
+        terms += [(rows.read(array), known.owed_weights, number * (count + 1)) for number, array in owed]
+        for source, values, total in _ahead(known, own, rows):
+            products = [jnp.sum(by_sum * values, axis=1, keepdims=True) for by_sum in by_sums]
+            found = [jnp.where(lane == source, one, others) for one, others in zip(products, found, strict=True)]
+            if source in own:
+                total = reduce(jnp.add, (term * weights[row, at + source] for term, weights, at in terms), total)
+                rows.write(made.by_states[own.index(source)], total)
+        for number, one in enumerate(found):
+            place = made.by_weights.at[pl.ds(0, rows.tile[0]), row, pl.ds(number * count, lanes)]
+            triton.store(place, one, mask=lane < count)
+
+    weights = _flat(mixture.weights_BSCM)
+    earlier = () if turn.is_last else by.states[own[0] :]
+    owed_weights, owed_sums = (None, ()) if by.debt is None else (_flat(by.debt.weights_BSCM), by.debt.by_sums)
+    states, units_, after, streams, owed_sums, earlier = rows.of(
+        (mixture.states, units, mixture.after_D, by.streams, owed_sums, earlier)
+    )
+    known = _Known(weights, states, units_, scales, after, streams, owed_weights, owed_sums, earlier)
+    like = jax.ShapeDtypeStruct(states[0].shape, state.dtype)
+    room = weights.shape[1] - count + lanes  # the last of the sums are written with all lanes
+    wanted = _Gradients(
+        by_weights=jax.ShapeDtypeStruct((rows.tile[0], weights.shape[0], room), jnp.float32),
+        by_states=(like,) * len(own),
+        by_base=like if any(way.has_base or way.is_behind for way in ways) else None,
+        left=(like,) * len(ways) if turn.owes else (),
+    )
+    first = len(jax.tree.leaves(known)) - len(earlier)
+    in_place = {first + number: 1 + number for number in range(len(earlier))}
+    name = f"mixed_gradients_{count}"
+    made = _call(kernel, known, wanted, rows, name, in_place=in_place, is_interpreted=is_interpreted)
+    by_weights = jnp.sum(made.by_weights, axis=0)[:, : weights.shape[1]].reshape(mixture.weights_BSCM.shape)
+    by_states, by_base, left = jax.tree.map(
+        lambda one: one.reshape(state.shape), (made.by_states, made.by_base, made.left)
+    )
+    gradients = Mixture(by_weights, (*by.states[: own[0]], *by_states), by_base, _by_after(mixture, units, by, ways))
+    return gradients, Debt(mixture.weights_BSCM, left) if turn.owes else None
+
+
+def _by_sums(known: _Known, ways: Ways, rows: _Rows) -> tuple[list[Array], Array | None]:
+    """The gradients by the sums of all ways, before their norms, and by the base."""
+    by_sums, by_base, normed = [], [], _normed(ways)
+    for number, way in enumerate(ways):
+        by_sum = rows.read(known.by_streams[number])
+        if way.is_behind:
+            by_base.append(by_sum)
+            by_sum = by_sum * rows.read(known.after)
+        if way.is_normed:
+            place = normed.index(number)
+            unit = rows.read(known.units[place])
+            mean = jnp.sum(by_sum * unit) / rows.width
+            by_sum = (by_sum - unit * mean) * known.scales[pl.program_id(0), place]
+        if way.has_base:
+            by_base.append(by_sum)
+        by_sums.append(by_sum)
+    return by_sums, reduce(jnp.add, by_base) if by_base else None
+
+
+def _ahead(known: _Known, own: range, rows: _Rows) -> Iterator[tuple[int, Array, Any]]:
+    """Each state with its number and its gradient so far; some are read before the first of them is used."""
+    count = len(known.states)
+    for start in range(0, count, _TOGETHER):
+        group = range(start, min(start + _TOGETHER, count))
+        states = [rows.read(known.states[source]) for source in group]
+        before: list[Any] = [0.0] * len(group)
+        if known.by_states:
+            before = [rows.read(known.by_states[own.index(one)]) if one in own else 0.0 for one in group]
+        yield from zip(group, states, before, strict=True)
+
+
+def _by_after(mixture: Mixture, units: Arrays, by: Mixed, ways: Ways) -> Array | None:
+    """The gradient by the weight behind a norm."""
+    if mixture.after_D is None:
+        return None
+    unit_of = dict(zip(_normed(ways), units, strict=True))
+    total = jnp.zeros(mixture.after_D.shape, jnp.float32)
+    for number, way in enumerate(ways):
+        if way.is_behind:
+            product = by.streams[number].astype(jnp.float32) * unit_of[number].astype(jnp.float32)
+            total = total + jnp.sum(product, axis=tuple(range(product.ndim - 1)))
+    return total.astype(mixture.after_D.dtype)
+
+
+def _call(
+    kernel: Callable[[Any, Any], None],
+    given: Any,
+    wanted: Any,
+    rows: _Rows,
+    name: str,
+    *,
+    in_place: dict[int, int] | None = None,
+    is_interpreted: bool,
+) -> Any:
+    """What a kernel makes of all rows."""
+    kinds = type(wanted)
+    return pl.pallas_call(
+        lambda given, *made: kernel(given, kinds(*made)),
+        grid=(given.weights.shape[0],),
+        in_specs=[jax.tree.map(lambda _: pl.BlockSpec(), given)],
+        out_specs=jax.tree.map(lambda _: pl.BlockSpec(), wanted),
+        out_shape=wanted,
+        input_output_aliases=in_place or {},
+        compiler_params=rows.compiler_params,
+        interpret=is_interpreted,
+        name=name,
+    )(given)
+
+
+def _normed(ways: Ways) -> list[int]:
+    return [number for number, way in enumerate(ways) if way.is_normed]
+
+
+def _flat(weights_BSCM: Array) -> Array:
+    *rows, ways, states = weights_BSCM.shape
+    return weights_BSCM.astype(jnp.float32).reshape(math.prod(rows), ways * states)
