@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import bucket_servers
 import pytest
@@ -29,14 +30,25 @@ UNPACKED = Path.home() / ".cache" / "ponente-data"
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Programs that tests of a process share are compiled once; another process could read a file half written."""
+    """Programs that tests share are compiled once, by whichever of pytest's processes comes first."""
     import jax
+    from jax._src.lru_cache import LRUCache
 
     jax.devices()
     if os.environ["XLA_FLAGS"] == FLAGS:  # commands that tests run are compiled as users have them
         os.environ["XLA_FLAGS"] = DEVICES
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    LRUCache.put = _put_whole
+    own = tmp_path_factory.getbasetemp()
+    every = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    jax.config.update("jax_compilation_cache_dir", str(every / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+def _put_whole(cache: Any, key: str, value: bytes) -> None:
+    """Keeps a program in JAX's cache; JAX itself writes where another process may be reading."""
+    private = cache.path / f"{key}-{os.getpid()}"
+    private.write_bytes(value)
+    private.rename(cache.path / f"{key}-cache")
 
 
 @pytest.fixture(scope="session")

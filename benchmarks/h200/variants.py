@@ -47,13 +47,8 @@ def main() -> None:
 
 def step_of(shape: Shape, name: str) -> tuple[Any, Any, dict[str, str | bool]]:
     """The step of a variant, its model's config, and flags of XLA."""
-    import jax.numpy as jnp
-
     from ponente.models.llama import LlamaConfig
-    from ponente.train.optimizers.adam import AdamConfig
-    from ponente.train.precision import Precision
-    from ponente.train.step import StepSettings, TrainStep
-    from ponente.train.watch import WatchConfig
+    from ponente.train.step import TrainStep
 
     words = name.split(",")
     given = dict(word.replace("+", ",").split("=", 1) for word in words if word.startswith("xla_"))
@@ -70,18 +65,30 @@ def step_of(shape: Shape, name: str) -> tuple[Any, Any, dict[str, str | bool]]:
         scan_layers="scanned" in words,
         gradient_checkpointing={"true": True}.get(rest[0], rest[0]) if rest else False,
     )
+    settings = settings_of(model, shape, has_fp8="fp8" in words)
+    return TrainStep(settings), (model, settings.optimizer), flags
+
+
+def settings_of(model: Any, shape: Shape, *, has_fp8: bool = False) -> Any:
+    """Of a step with AdamW, bf16 in float32."""
+    import jax.numpy as jnp
+
+    from ponente.train.optimizers.adam import AdamConfig
+    from ponente.train.precision import Precision
+    from ponente.train.step import StepSettings
+    from ponente.train.watch import WatchConfig
+
     adam = AdamConfig(learning_rate=6e-4, weight_decay=0.1, max_grad_norm=1.0)
-    settings = StepSettings(
+    return StepSettings(
         optimizer=adam.build(model.parameters(shape.vocabulary), 1000),
         learning_rates=adam.learning_rates(1000),
         precision=Precision(parameters=jnp.float32, compute=jnp.bfloat16),
-        has_fp8="fp8" in words,
+        has_fp8=has_fp8,
         seed=0,
         vocab_size=shape.vocabulary,
         blocks_documents=False,
         watch=WatchConfig(),
     )
-    return TrainStep(settings), (model, settings.optimizer), flags
 
 
 def compiled(shape: Shape, rows: int, name: str) -> Any:

@@ -31,7 +31,7 @@ MARK = "PONENTE_FAULT_MARK"
 TRACE = "PONENTE_FAULT_TRACE"  # the folder of traces; graphs read it, identities do not
 SOAK = "PONENTE_SOAK"  # set by soak.py: the long version of each test that has one
 NOTES = "PONENTE_SOAK_NOTES"  # set by soak.py: takes a line of JSON a fault
-PATIENCE_SECONDS = 60.0  # how long to wait for what must happen; nothing is measured against it
+PATIENCE_SECONDS = 120.0  # how long to wait for what must happen; nothing is measured against it
 
 
 def seeds(rounds: int, *, soak: int) -> range:

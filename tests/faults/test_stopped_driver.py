@@ -139,7 +139,7 @@ def test_ctrl_c_while_a_step_is_started_waits_for_nobody(sites: Sites, monkeypat
     assert site.entries(stoppable.plain) == []
 
 
-@pytest.mark.parametrize("seed", seeds(8, soak=40))
+@pytest.mark.parametrize("seed", seeds(5, soak=40))
 def test_a_driver_stopped_at_any_moment_goes_on_to_the_outputs_of_an_undisturbed_run(
     seed: int, sites: Sites, undisturbed: Reference
 ) -> None:

@@ -1,4 +1,8 @@
-"""One step with a map of many shards, which takes on workers wherever a cluster has a core."""
+"""One step with a map of many shards, which takes on workers wherever a cluster has a core.
+
+The step's own worker waits in its first shard until somebody leaves the trace ENOUGH: however long Ray takes to start
+others, they find shards.
+"""
 
 import json
 import time
@@ -11,6 +15,7 @@ from ponente.cluster import CpuOnly, map_shards
 from ponente.executor import ExecutorStep, executor_main, this_output_path
 
 SHARDS = 40
+ENOUGH = "enough"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +24,7 @@ class SpreadConfig:
 
 
 def spread(config: SpreadConfig) -> None:
-    result = map_shards(square, list(range(SHARDS)), name="squares", suffix=".txt", timeout_seconds=60)
+    result = map_shards(square, list(range(SHARDS)), name="squares", suffix=".txt", timeout_seconds=150)
     Path(config.output_path).write_text(json.dumps(result.values))
 
 
@@ -27,6 +32,8 @@ def square(shard: int, output_path: str) -> int:
     traces.leave(f"shard-{shard:02d}")
     if b"ray::" in Path("/proc/self/cmdline").read_bytes():
         traces.leave("elsewhere")
+    else:
+        traces.await_one(ENOUGH)
     time.sleep(0.2)
     Path(output_path).write_text(str(shard))
     return shard**2
