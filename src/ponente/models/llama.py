@@ -4,7 +4,7 @@ In: tokens. Out: hidden states [B, S, D]. B batch, S sequence, D width, N heads,
 width, V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -20,7 +20,8 @@ from ponente.models.lm import ACTIVATIONS, ActivationName, KeyValues, LanguageMo
 from ponente.models.parameters import Parameter, stacked
 from ponente.models.stack import fold_layers
 from ponente.ops.embedding import lookup_split
-from ponente.ops.gated import gated
+from ponente.ops.fp8 import Fp8Weight
+from ponente.ops.gated import Activation, gated
 from ponente.ops.linear import linear, linears
 from ponente.ops.mesh import Tensor, whole
 from ponente.ops.norm import rms_norm, rms_norm_beside
@@ -246,6 +247,9 @@ class Attention(eqx.Module):
         return _plus(tensor.leave(linear(mixed_BSNH, self.w_out_NHD, 2)), self.b_out_D)
 
 
+Behind = Callable[[Array, Array, Activation, Array | Fp8Weight], Array]
+
+
 class Mlp(eqx.Module):
     """Gated MLP."""
 
@@ -268,11 +272,17 @@ class Mlp(eqx.Module):
         back: Any = Parameter(inner | width, std=std)
         return cls(into, into, back, bias(inner), bias(inner), bias(width))
 
-    def __call__(self, x_BSD: Array, activation: ActivationName, tensor: Tensor) -> Array:
+    def __call__(self, x_BSD: Array, activation: ActivationName, tensor: Tensor, behind: Behind) -> Array:
+        """The MLP of x.
+
+        Args:
+            behind: what makes the last product, of gate and up.
+        """
         x_BSD = tensor.enter(x_BSD)
         gate_BSF, up_BSF = linears(x_BSD, self.w_gate_DF, self.w_up_DF)
-        hidden_BSF = gated(_plus(gate_BSF, self.b_gate_F), _plus(up_BSF, self.b_up_F), ACTIVATIONS[activation])
-        return _plus(tensor.leave(linear(hidden_BSF, self.w_down_FD)), self.b_down_D)
+        gate_BSF, up_BSF = _plus(gate_BSF, self.b_gate_F), _plus(up_BSF, self.b_up_F)
+        product_BSD = behind(gate_BSF, up_BSF, ACTIVATIONS[activation], self.w_down_FD)
+        return _plus(tensor.leave(product_BSD), self.b_down_D)
 
 
 class Block(eqx.Module):
@@ -320,10 +330,14 @@ class Pass:
         if config.hybrid_norm:
             attended = rms_norm(attended, block.norm_after_attention_D, epsilon)
         normed, x_BSD = rms_norm_beside(x_BSD + attended, block.norm_mlp_D, epsilon)
-        made = mlp(normed, config.activation_function, self.tokens.tensor.of("mlp"))
+        made = mlp(normed, config.activation_function, self.tokens.tensor.of("mlp"), self.behind_gate)
         if config.hybrid_norm:
             made = rms_norm(made, block.norm_after_mlp_D, epsilon)
         return x_BSD + made, kept
+
+    def behind_gate(self, gate: Array, up: Array, activation: Activation, weight: Array | Fp8Weight) -> Array:
+        """The last product of an MLP."""
+        return linear(gated(gate, up, activation), weight)
 
 
 class Llama(Decoder):

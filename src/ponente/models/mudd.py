@@ -33,6 +33,8 @@ from ponente.models.llama import Attention, Llama, LlamaConfig, Mlp, Pass, norm_
 from ponente.models.lm import KeyValues, LanguageModel, LmConfig, Tokens
 from ponente.models.parameters import Parameter, stacked
 from ponente.ops.embedding import lookup_split
+from ponente.ops.fp8 import Fp8Weight
+from ponente.ops.gated import Activation, linear_of_gated
 from ponente.ops.linear import scaled
 from ponente.ops.mesh import Tensor, whole
 from ponente.ops.norm import rms_norm, rms_norm_beside
@@ -95,7 +97,10 @@ class MuddConfig(LlamaConfig, ConnectedConfig):
 
     def activations(self) -> LayerActivations:
         made = super().activations()
-        return self.connected(made, residual=self.hidden_dim if self.is_single else 0) if self.dense_conn else made
+        if not self.dense_conn:
+            return made
+        made = replace(made, rest=0)  # what is gated is made again
+        return self.connected(made, residual=self.hidden_dim if self.is_single else 0)
 
 
 class Block(eqx.Module):
@@ -176,6 +181,10 @@ class _Pass(Pass):
             block = replace(block, attention=attention)
         x_BSD, kept = self.behind_norm(block, inputs, residual_BSD, mlp, kept)
         return states._replace(x_BSD=x_BSD), kept
+
+    def behind_gate(self, gate: Array, up: Array, activation: Activation, weight: Array | Fp8Weight) -> Array:
+        """Layers keep their streams; what is gated, which is larger and soon made again, they do not."""
+        return linear_of_gated(gate, up, activation, weight)
 
 
 class Mudd(ConnectedDecoder):

@@ -84,14 +84,23 @@ def _forward(x: Array, weight: Array, contracted: int) -> tuple[Array, tuple[Arr
 
 def _backward(contracted: int, kept: tuple[Array, Array], by_y: Array) -> tuple[Array, Array]:
     x, weight = kept
+    return input_gradient(weight, by_y, contracted), weight_gradient(x, weight, by_y, contracted)
+
+
+def input_gradient(weight: Array, by_y: Array, contracted: int = 1) -> Array:
+    """The gradient by x of x · weight."""
     made = weight.ndim - contracted  # axes that the product adds
     last = tuple(range(by_y.ndim - made, by_y.ndim)), tuple(range(contracted, weight.ndim))
-    by_x = lax.dot_general(by_y, weight, (last, ((), ())))
-    rows = tuple(range(x.ndim - contracted))
+    return lax.dot_general(by_y, weight, (last, ((), ())))
+
+
+def weight_gradient(x: Array, weight: Array, by_y: Array, contracted: int = 1) -> Array:
+    """The gradient by the weight of x · weight."""
+    made, rows = weight.ndim - contracted, tuple(range(x.ndim - contracted))
     if math.prod(weight.shape[:contracted]) <= math.prod(weight.shape[contracted:]):
-        return by_x, lax.dot_general(x, by_y, ((rows, rows), ((), ())))
+        return lax.dot_general(x, by_y, ((rows, rows), ((), ())))
     turned = lax.dot_general(by_y, x, ((rows, rows), ((), ())))
-    return by_x, jnp.moveaxis(turned, tuple(range(made)), tuple(range(contracted, weight.ndim)))
+    return jnp.moveaxis(turned, tuple(range(made)), tuple(range(contracted, weight.ndim)))
 
 
 _product.defvjp(_forward, _backward)

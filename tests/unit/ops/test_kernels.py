@@ -12,7 +12,7 @@ from ponente.models.lm import Tokens
 from ponente.models.mudd import MuddConfig
 from ponente.models.parameters import is_parameter
 from ponente.ops.gated import swiglu_gradients_plain
-from ponente.ops.gated_kernel import swiglu_gradients
+from ponente.ops.gated_kernel import swiglu_again, swiglu_gradients
 from ponente.ops.loss_kernel import log_normalizer
 from ponente.ops.mixing import Mixed, Mixture, Turn, Way, mix, mix_plain
 from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
@@ -28,6 +28,10 @@ def test_the_gate_s_gradients_are_those_of_autodiff(shape: tuple[int, ...]) -> N
     for found in (swiglu_gradients(gate, up, by, is_interpreted=True), swiglu_gradients_plain(gate, up, by)):
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    hidden, *gradients = swiglu_again(gate, up, by, is_interpreted=True)
+    np.testing.assert_allclose(hidden, jax.nn.silu(gate) * up, rtol=1e-5, atol=1e-6)
+    for one, other in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(2, 32, 128), (3, 4, 96), (40, 1000)])
