@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 
 from ponente.batches.batch import Batch
 from ponente.batches.tables import no_tables, tables_of
-from ponente.models.connections import ConnectedConfig
+from ponente.models.connection_keys import ConnectedConfig
 from ponente.models.llama import LlamaConfig
 from ponente.models.lm import LmConfig
 from ponente.models.mudd import MuddConfig

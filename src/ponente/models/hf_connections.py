@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 import ponente.models
-from ponente.models.connections import ConnectedConfig
+from ponente.models.connection_keys import ConnectedConfig
 from ponente.models.hf_config import refuse_config
 from ponente.models.huggingface import HfWeight, numbered
 from ponente.models.lm import ACTIVATIONS

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import equinox as eqx
-import jax.numpy as jnp
 from jax import Array
 
 from ponente.config import execution
 from ponente.models.activations import LayerActivations
+from ponente.models.connection_keys import ConnectedConfig
 from ponente.models.connections import (
-    ConnectedConfig,
     ConnectedDecoder,
     Connection,
     Mixer,
@@ -125,33 +124,24 @@ class Block(eqx.Module):
         one = norm if is_single else None
         return cls(one, each, each, each, Attention.of(config), norm, mlp, after, after)
 
-    def with_norms(self, streams: tuple[Array, ...], heads: Tensor) -> tuple[Attention, tuple[Array, ...]]:
-        """The attention and what it takes, of streams that are normed but for the norms' weights.
+    @property
+    def norms(self) -> dict[str, Array | None]:
+        """The weights of norms of queries, keys and values."""
+        return {"q": self.norm_q_D, "k": self.norm_k_D, "v": self.norm_v_D}
 
-        These are taken into whichever has fewer numbers: the streams in decoding, else the attention's weights.
-        """
-        attention, width = self.attention, streams[0].shape[-1]
-        if streams[0].size < width * width:
-            norms = self.norm_q_D, self.norm_k_D, self.norm_v_D
-            return attention, tuple(_times(x, norm) for x, norm in zip(streams, norms, strict=True))
+    def attention_with_norms(self, heads: Tensor) -> Attention:
+        """The attention of streams that are normed but for these weights, which its own take in: they are fewer."""
 
         def normed(weight: Any, norm_D: Array | None) -> Any:
             return scaled(weight, None if norm_D is None else heads.enter(norm_D))
 
-        scaled_to = replace(
+        attention = self.attention
+        return replace(
             attention,
             w_q_DNH=normed(attention.w_q_DNH, self.norm_q_D),
             w_k_DKH=normed(attention.w_k_DKH, self.norm_k_D),
             w_v_DKH=normed(attention.w_v_DKH, self.norm_v_D),
         )
-        return scaled_to, streams
-
-
-def _times(x_BSD: Array, norm_D: Array | None) -> Array:
-    """In float32, for the weight's gradient is a sum over all tokens."""
-    if norm_D is None:
-        return x_BSD
-    return (x_BSD.astype(jnp.float32) * norm_D.astype(jnp.float32)).astype(x_BSD.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,10 +165,11 @@ class _Pass(Pass):
             one = heads.enter(normed)
             inputs = one, one, one
         else:
-            (q_BSD, k_BSD, v_BSD, residual_BSD), states = self.mixer.streams(connection, states, number)
-            attention, streams = block.with_norms((q_BSD, k_BSD, v_BSD), heads)
-            inputs = heads.enter(streams[0]), heads.enter(streams[1]), heads.enter(streams[2])
-            block = replace(block, attention=attention)
+            norms = block.norms if self.past is not None else None  # there are few tokens, or no gradient to make
+            (q_BSD, k_BSD, v_BSD, residual_BSD), states = self.mixer.streams(connection, states, number, norms)
+            inputs = heads.enter(q_BSD), heads.enter(k_BSD), heads.enter(v_BSD)
+            if norms is None:
+                block = replace(block, attention=block.attention_with_norms(heads))
         x_BSD, kept = self.behind_norm(block, inputs, residual_BSD, mlp, kept)
         return states._replace(x_BSD=x_BSD), kept
 

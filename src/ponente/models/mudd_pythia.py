@@ -12,8 +12,8 @@ from jax import Array
 
 from ponente.config import execution
 from ponente.models.activations import LayerActivations
+from ponente.models.connection_keys import ConnectedConfig
 from ponente.models.connections import (
-    ConnectedConfig,
     ConnectedDecoder,
     Connection,
     Mixer,

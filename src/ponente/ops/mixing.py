@@ -16,6 +16,7 @@ from jax import Array
 from ponente.ops.gpu import has_triton
 
 Arrays = tuple[Array, ...]
+Norms = tuple[Array | None, ...]  # weights [D] of each stream
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,17 @@ def mix(mixture: Mixture, ways: Ways, epsilon: float, debt: Debt | None = None, 
     return Mixed(mix_plain(mixture, ways, epsilon), mixture.states, None)
 
 
-def mix_plain(mixture: Mixture, ways: Ways, epsilon: float) -> Arrays:
+def mix_for_good(mixture: Mixture, ways: Ways, epsilon: float, norms: Norms) -> Arrays:
+    """The streams, each times a weight where it has one, in passes that no gradient is made of, such as decoding."""
+    if has_triton():
+        from ponente.ops.mixing_kernel import has_kernel, mixed
+
+        if has_kernel(mixture.states[0]):
+            return mixed(mixture, ways, epsilon, norms=norms).streams
+    return mix_plain(mixture, ways, epsilon, norms)
+
+
+def mix_plain(mixture: Mixture, ways: Ways, epsilon: float, norms: Norms | None = None) -> Arrays:
     """The streams, in float32 until the end; kernels compute the same."""
     weights_BSCM, states, base_BSD, after_D = mixture
     base = None if base_BSD is None else base_BSD.astype(jnp.float32)
@@ -101,6 +112,8 @@ def mix_plain(mixture: Mixture, ways: Ways, epsilon: float) -> Arrays:
             total = total * jax.lax.rsqrt(jnp.mean(total * total, axis=-1, keepdims=True) + epsilon)
         if way.is_behind and base is not None and after_D is not None:
             total = base + total * after_D.astype(jnp.float32)
+        if norms is not None and (norm_D := norms[number]) is not None:
+            total = total * norm_D.astype(jnp.float32)
         made.append(total.astype(states[0].dtype))
     return tuple(made)
 

@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from ponente.ops.gpu import MOST_NUMBERS
-from ponente.ops.mixing import Arrays, Debt, Mixed, Mixture, Turn, Ways
+from ponente.ops.mixing import Arrays, Debt, Mixed, Mixture, Norms, Turn, Ways
 
 _WIDEST = 4096  # numbers of a row: all ways' sums of it are held at once
 _TOGETHER = 2  # states that are read before the first of them is used, for reads take long
@@ -90,6 +90,7 @@ class _Sources(NamedTuple):
     states: tuple[Any, ...]
     base: Any
     after: Any
+    norms: tuple[Any, ...]
 
 
 class _Sums(NamedTuple):
@@ -101,11 +102,18 @@ class _Sums(NamedTuple):
 
 
 def mixed(
-    mixture: Mixture, ways: Ways, epsilon: float, *, keeps_units: bool = False, is_interpreted: bool = False
+    mixture: Mixture,
+    ways: Ways,
+    epsilon: float,
+    *,
+    norms: Norms | None = None,
+    keeps_units: bool = False,
+    is_interpreted: bool = False,
 ) -> Streams:
     """The streams, and what gradients are made of.
 
     Args:
+        norms: weights of the streams.
         keeps_units: whether those that something is added to behind their norm are also given without that.
     """
     state, count = mixture.states[0], len(mixture.states)
@@ -129,9 +137,12 @@ def mixed(
                 rows.write(made.behind[behind.index(number)], total)
             if way.is_behind:
                 total = base + total * rows.read(given.after)
+            if given.norms[number] is not None:
+                total = total * rows.read(given.norms[number])
             rows.write(made.streams[number], total)
 
-    given = _Sources(_flat(mixture.weights_BSCM), *rows.of((mixture.states, mixture.base_BSD, mixture.after_D)))
+    beside = mixture.states, mixture.base_BSD, mixture.after_D, norms or (None,) * len(ways)
+    given = _Sources(_flat(mixture.weights_BSCM), *rows.of(beside))
     like = jax.ShapeDtypeStruct(given.states[0].shape, state.dtype)
     scales = jax.ShapeDtypeStruct((like.shape[0], max(1, len(normed))), jnp.float32)
     wanted = _Sums((like,) * len(ways), (like,) * len(behind), scales)

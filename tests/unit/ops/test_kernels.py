@@ -14,11 +14,14 @@ from ponente.models.parameters import is_parameter
 from ponente.ops.gated import swiglu_gradients_plain
 from ponente.ops.gated_kernel import swiglu_again, swiglu_gradients
 from ponente.ops.loss_kernel import log_normalizer
-from ponente.ops.mixing import Mixed, Mixture, Turn, Way, mix, mix_plain
+from ponente.ops.mixing import Mixed, Mixture, Turn, Way, mix, mix_for_good, mix_plain
 from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
 from ponente.ops.mixing_kernel import mixed, mixed_gradients
 from ponente.ops.norm import rms_norm, rms_norm_beside
 from ponente.ops.norm_kernel import has_kernel, rms_norm_gradients
+from ponente.ops.weighing import Network, gelu, weigh, weigh_plain
+from ponente.ops.weighing_kernel import has_kernel as has_weighing_kernel
+from ponente.ops.weighing_kernel import weigh_few
 
 
 @pytest.mark.parametrize("shape", [(4, 2048), (3, 512), (3, 7, 5)])
@@ -85,6 +88,47 @@ def with_unused(logits: jax.Array, columns: int) -> jax.Array:
     return jnp.pad(logits, ((0, 0), (0, columns)), constant_values=1e7)
 
 
+@pytest.mark.parametrize("parts", ["norm and static", "norm", "static", "neither"])
+@pytest.mark.parametrize(("rows", "width", "inner"), [((1, 1), 2048, 128), ((3, 2), 96, 20)])
+def test_weights_of_a_few_tokens_are_those_of_the_plain_network(
+    rows: tuple[int, int], width: int, inner: int, parts: str
+) -> None:
+    random = np.random.default_rng(0)
+    numbers = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
+    network = Network(
+        norm_D=1 + numbers(width) if "norm" in parts else None,
+        w_in_DI=numbers(width, inner) / width**0.5,
+        w_out_ICM=numbers(inner, 4, 5),
+        static_CM=numbers(4, 5) if "static" in parts else None,
+    )
+    x, activation = 3 * numbers(*rows, width), gelu
+    assert has_weighing_kernel(x) and not has_weighing_kernel(numbers(65, 1, 8))
+    found = weigh_few(x, network, activation, 1e-5, is_interpreted=True)
+    for one, other in zip(found, weigh_plain(x, network, activation, 1e-5), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+
+
+def test_the_kernel_of_a_few_weights_has_the_gradients_of_the_plain_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = jax.random.split(jax.random.key(0), 4)
+    x, w_in, w_out = (
+        jax.random.normal(key, shape) for key, shape in zip(keys, [(1, 2, 32), (32, 8), (8, 4, 3)], strict=False)
+    )
+    network = Network(1 + jax.random.normal(keys[3], (32,)), w_in, w_out, None)
+
+    def gradients() -> Any:
+        def loss(x: jax.Array, network: Network) -> jax.Array:
+            weighed = weigh(x, network, jax.nn.silu, 1e-5)
+            return jnp.sum(jnp.sin(weighed.last_BSD)) + jnp.sum(jnp.cos(weighed.weights_BSCM)) + jnp.sum(weighed.x_BSD)
+
+        return jax.tree.leaves(jax.grad(loss, argnums=(0, 1))(x, network))
+
+    expected, few = gradients(), partial(weigh_few, is_interpreted=True)
+    monkeypatch.setattr("ponente.ops.weighing.has_triton", lambda: True)
+    monkeypatch.setattr("ponente.ops.weighing_kernel.weigh_few", few)
+    for one, other in zip(gradients(), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
 PLAIN, NORMED, ADDED, BOTH = Way(), Way(is_normed=True), Way(has_base=True), Way(has_base=True, is_normed=True)
 BEHIND = Way(is_normed=True, is_behind=True)
 MIXTURES = {
@@ -92,6 +136,20 @@ MIXTURES = {
     "three ways beside the last state": ((BOTH, BOTH, BEHIND), 2, (2, 3, 512), False),
     "two ways beside it": ((ADDED, BEHIND), 1, (2, 33), True),
 }
+
+
+def test_streams_are_multiplied_with_weights_where_no_gradient_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    numbers = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
+    mixture = Mixture(numbers(2, 3, 4, 5), tuple(numbers(2, 3, 96) for _ in range(5)), numbers(2, 3, 96), numbers(96))
+    ways, norms = (BOTH, NORMED, PLAIN, BEHIND), (numbers(96), None, numbers(96), None)
+    plain = mix_for_good(mixture, ways, 1e-5, norms)
+    for stream, bare, norm in zip(plain, mix_plain(mixture, ways, 1e-5), norms, strict=True):
+        np.testing.assert_allclose(stream, bare if norm is None else bare * norm, rtol=1e-6)
+    monkeypatch.setattr("ponente.ops.mixing.has_triton", lambda: True)
+    monkeypatch.setattr("ponente.ops.mixing_kernel.mixed", partial(mixed, is_interpreted=True))
+    for found, expected in zip(mix_for_good(mixture, ways, 1e-5, norms), plain, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize(("ways", "count", "shape", "owes"), MIXTURES.values(), ids=list(MIXTURES))

@@ -12,7 +12,7 @@ from jax.sharding import AxisType
 from unit.train.test_step import ROWS, batch
 
 from ponente.config.errors import RefusedError
-from ponente.models.connections import ConnectedConfig
+from ponente.models.connection_keys import ConnectedConfig
 from ponente.models.gpt2 import Gpt2Config
 from ponente.models.gpt_neox import GptNeoxConfig
 from ponente.models.llama import LlamaConfig
