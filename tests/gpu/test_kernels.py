@@ -16,14 +16,17 @@ from ponente.ops import cudnn
 from ponente.ops.attention import Mask, attend, takes_tables
 from ponente.ops.embedding import lookup
 from ponente.ops.fp8 import fp8_product
-from ponente.ops.gated import gated
+from ponente.ops.gated import gated, linear_of_gated
 from ponente.ops.loss import cross_entropy_sums
-from ponente.ops.mixing import Mixed, Mixture, Turn, Way, mix, mix_plain
+from ponente.ops.mixing import Mixed, Mixture, Turn, Way, mix, mix_for_good, mix_plain
 from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
 from ponente.ops.norm import rms_norm, rms_norm_beside
+from ponente.ops.weighing import Network, gelu, weigh, weigh_plain
+from ponente.ops.weighing_kernel import has_kernel as has_weighing_kernel
 
 ROUNDING = 0.01
 ROWS, LENGTH, SIZE = 4, 256, 64
+NORMED, BESIDE, BEHIND = Way(is_normed=True), Way(has_base=True, is_normed=True), Way(is_normed=True, is_behind=True)
 
 
 def assert_near(found: jax.Array, expected: jax.Array) -> None:
@@ -127,6 +130,56 @@ def test_the_gate_s_gradients_are_those_of_its_formula(shape: tuple[int, ...]) -
         assert_near(one, other)
 
 
+@pytest.mark.parametrize("shape", [(4, 256, 1024), (2, 64, 384), (3, 7, 24)])
+def test_what_is_gated_again_gives_the_gradients_of_what_is_kept(shape: tuple[int, ...]) -> None:
+    gate, up, weight = normal(0, *shape), normal(1, *shape), normal(2, shape[-1], 64)
+    found = value_and_gradients(
+        lambda gate, up, weight: linear_of_gated(gate, up, jax.nn.silu, weight), gate, up, weight
+    )
+    exact = (one.astype(jnp.float32) for one in (gate, up, weight))
+
+    def plain(gate: jax.Array, up: jax.Array, weight: jax.Array) -> jax.Array:
+        return jnp.matmul(jax.nn.silu(gate) * up, weight, precision="highest")
+
+    for one, other in zip(found, value_and_gradients(plain, *exact), strict=True):
+        assert_near(one, other)
+
+
+@pytest.mark.parametrize("has_norm", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "width", "inner", "activation"),
+    [
+        ((1, 1), 2048, 128, gelu),
+        ((16, 1), 2048, 64, gelu),
+        ((3, 2), 1000, 20, jax.nn.silu),
+        ((1, 5), 96, 7, jax.nn.relu),
+    ],
+)
+def test_weights_of_a_few_tokens_are_those_of_the_plain_network(
+    rows: tuple[int, int], width: int, inner: int, activation: Callable[[jax.Array], jax.Array], has_norm: bool
+) -> None:
+    x = normal(0, *rows, width, scale=3)
+    w_in, w_out, static = normal(1, width, inner, scale=width**-0.5), normal(2, inner, 4, 25), normal(3, 4, 25)
+    network = Network(normal(4, width) if has_norm else None, w_in, w_out, static)
+    assert has_weighing_kernel(x)
+    found = jax.jit(lambda x, network: weigh(x, network, activation, 1e-6))(x, network)
+    exact = jax.tree.map(lambda one: one.astype(jnp.float32), (x, network))
+    last, weights = weigh_plain(*exact, activation, 1e-6)
+    assert_near(found.last_BSD, last)
+    assert_near(found.weights_BSCM, weights)
+
+
+def test_streams_are_multiplied_with_weights_where_no_gradient_is_made() -> None:
+    shape, ways = (16, 1, 2048), (BESIDE,) * 3 + (BEHIND,)
+    states, base, after = tuple(normal(number, *shape) for number in range(9)), normal(9, *shape), normal(10, 2048)
+    norms = (normal(11, 2048), normal(12, 2048), normal(13, 2048), None)
+    mixture = Mixture(jax.random.normal(jax.random.key(3), (16, 1, 4, 9)), states, base, after)
+    found = jax.jit(lambda mixture, norms: mix_for_good(mixture, ways, 1e-6, norms))(mixture, norms)
+    exact_mixture, exact_norms = jax.tree.map(lambda one: one.astype(jnp.float32), (mixture, norms))
+    for one, other in zip(found, mix_plain(exact_mixture, ways, 1e-6, exact_norms), strict=True):
+        assert_near(one, other)
+
+
 @pytest.mark.parametrize("shape", [(8, 64, 512), (4, 32, 768), (3, 7, 24)])
 def test_a_norm_beside_its_input_has_the_gradients_of_both(shape: tuple[int, ...]) -> None:
     x, weight = normal(0, *shape, scale=3), normal(1, shape[-1])
@@ -139,9 +192,6 @@ def test_a_norm_beside_its_input_has_the_gradients_of_both(shape: tuple[int, ...
     expected = value_and_gradients(both(lambda x, *rest: (rms_norm(x, *rest), x)), *exact)
     for one, other in zip(found, expected, strict=True):
         assert_near(one, other)
-
-
-NORMED, BESIDE, BEHIND = Way(is_normed=True), Way(has_base=True, is_normed=True), Way(is_normed=True, is_behind=True)
 
 
 @pytest.mark.parametrize("owes", [False, True])

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -13,10 +14,11 @@ from ponente.batches.batch import Batch
 from ponente.batches.tables import no_tables, tables_of
 from ponente.models.connection_keys import ConnectedConfig
 from ponente.models.llama import LlamaConfig
-from ponente.models.lm import LmConfig
+from ponente.models.lm import KeyValues, LmConfig, Tokens
 from ponente.models.mudd import MuddConfig
 from ponente.models.mudd_pythia import MuddPythiaConfig
 from ponente.models.parameters import initialize
+from ponente.ops.attention import Mask
 from ponente.ops.mesh import Layout
 from ponente.store.checkpoint.snapshot import Staging, take_snapshot
 from ponente.train.fitting import Need
@@ -114,6 +116,32 @@ def test_a_step_with_kernels_of_mixtures_is_that_without(
     for name, array in named_arrays(found[0].optimizer).items():
         error = np.linalg.norm(np.asarray(array, np.float64) - np.asarray(exact[name], np.float64))
         assert error <= 0.05 * np.linalg.norm(np.asarray(exact[name], np.float64)) + 1e-4 * whole, name
+
+
+@pytest.mark.parametrize("family", [MuddConfig, MuddPythiaConfig])
+@pytest.mark.parametrize("has_norms", [False, True])
+def test_tokens_that_are_decoded_one_by_one_are_those_of_whole_rows(family: Any, has_norms: bool) -> None:
+    model = family(
+        max_seq_len=LENGTH,
+        hidden_dim=256,
+        intermediate_dim=512,
+        num_layers=8,
+        num_heads=4,
+        mudd_prenorm=has_norms,
+        mudd_postnorm=has_norms,
+    )
+    made = jax.tree.map(lambda one: jnp.asarray(one, jnp.bfloat16), first_values(model))
+    ids = np.random.default_rng(0).integers(0, VOCAB, (ROWS, 12)).astype(np.int32)
+    expected = np.asarray(jax.jit(lambda made: made.hidden(Tokens.plain(ids)))(made), np.float64)
+    past, step = (
+        KeyValues.empty(model, ROWS, 16, np.dtype(jnp.bfloat16)),
+        jax.jit(lambda made, *rest: made.extend(*rest)),
+    )
+    for place in range(12):
+        tokens = Tokens(ids_BS=ids[:, place : place + 1], positions_BS=past.length_B[:, None], mask=Mask())
+        found, past = step(made, tokens, past)
+        error = np.linalg.norm(np.asarray(found[:, 0], np.float64) - expected[:, place])
+        assert error <= 0.03 * np.linalg.norm(expected[:, place]), place
 
 
 @pytest.mark.parametrize("checkpointing", [True, False])
