@@ -204,9 +204,9 @@ def test_mixtures_and_their_gradients_are_those_of_the_formula(
 ) -> None:
     """Of two in a row, as in a model: the second has one state more, and may leave gradients to the first."""
     has_base, has_after = any(way.has_base or way.is_behind for way in ways), BEHIND in ways
-    turns = (Turn(), Turn(is_last=True))
+    turns = (Turn(), Turn(begins=True))
     if owes:
-        turns = (Turn(owed_ways=len(ways), is_last=True), Turn(owes=True, is_last=True))
+        turns = (Turn(owed_ways=len(ways), begins=True), Turn(owes=True, begins=True))
     states, base, after = normal(0, count + 1, *shape), normal(1, *shape), normal(2, shape[-1])
     weights = jax.random.normal(jax.random.key(3), (2, *shape[:-1], len(ways), count + 1)) * count**-0.5
     assert has_mixing_kernel(states[0])

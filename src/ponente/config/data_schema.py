@@ -83,6 +83,14 @@ def _inline_to_main(tree: Tree) -> None:
                 "--data.components.NAME.source.train_urls",
             )
         )
+    if not tree.has((*_DATA, "source")):
+        raise ConfigError(
+            Problem(
+                found=f"{tree.first_place(inline[0])}, and nothing that its rows come from",
+                needed="files, or a dataset of the hub",
+                remedy="add data.train_urls (as a flag: --data.train_urls FILES), or data.id",
+            )
+        )
     for path in inline:
         tree.move(path, (*_COMPONENTS, MAIN, path[-1]))
     cache_dir = tree.get(("data", "cache_dir")) if tree.has(("data", "cache_dir")) else DEFAULT_CACHE_DIR

@@ -144,8 +144,8 @@ class ConnectedConfig:
         """Of the mixture behind so many layers, among all: each second one leaves gradients to the one before it."""
         is_last = number == self.num_layers
         if not self._owes(number + 1):
-            return Turn(owes=self._owes(number), is_last=is_last)
-        return Turn(owed_ways=self.ways(number + 1), is_last=number + 1 == self.num_layers)
+            return Turn(owes=self._owes(number), begins=is_last)
+        return Turn(owed_ways=self.ways(number + 1), begins=number + 1 == self.num_layers)
 
     def _owes(self, number: int) -> bool:
         is_dense = self.mudd_dilation == self.mudd_period == 1 and (number < self.num_layers or self.mixes_residuals)

@@ -41,7 +41,7 @@ class Turn:
 
     owes: bool = False
     owed_ways: int = 0  # of the one that follows, if it owes
-    is_last: bool = False  # none mixes these states later but who owes
+    begins: bool = False  # none who mixes these states later makes gradients that it could add to
 
 
 ALONE = Turn()

@@ -210,7 +210,7 @@ def mixed_gradients(
             triton.store(place, one, mask=lane < count)
 
     weights = _flat(mixture.weights_BSCM)
-    earlier = () if turn.is_last else by.states[own[0] :]
+    earlier = () if turn.begins else by.states[own[0] :]
     owed_weights, owed_sums = (None, ()) if by.debt is None else (_flat(by.debt.weights_BSCM), by.debt.by_sums)
     states, units_, after, streams, owed_sums, earlier = rows.of(
         (mixture.states, units, mixture.after_D, by.streams, owed_sums, earlier)

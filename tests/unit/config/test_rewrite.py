@@ -144,6 +144,12 @@ def test_one_dataset_inline_beside_a_mixture_is_refused() -> None:
     assert "data.train_urls (flag --data.train_urls) beside" in text
 
 
+def test_a_dataset_inline_without_anything_to_read_is_refused_by_the_keys_that_users_know() -> None:
+    said = error_of({"data": {"format": {"type": "prebuilt"}}})
+    assert "data.format" in said and "Add data.train_urls" in said
+    assert "components" not in said
+
+
 def test_files_beside_a_hub_dataset_are_refused_unless_they_are_empty() -> None:
     text = error_of({"data": {"id": "org/set", "validation_urls": ["v.jsonl"]}})
     assert "make two components of them" in text.lower()
@@ -211,7 +217,7 @@ def test_a_flag_replaces_what_an_inline_file_says() -> None:
         ("data: {components: {a: {format: {text_key: x}}}}", "--data.configs.a.text_key", f"{A}.format.text_key"),
         ("data: {components: {a: {source: {id: x}}}}", "--data.configs.a.id", f"{A}.source.id"),
         ("data: {components: {a: {id: x}}}", "--data.components.a.source.id", f"{A}.source.id"),
-        ("data: {format: {messages_key: x}}", "--data.format.messages_field", f"{MAIN}.format.messages_field"),
+        ("data: {id: y, format: {messages_key: x}}", "--data.format.messages_field", f"{MAIN}.format.messages_field"),
     ],
 )
 def test_a_flag_wins_whichever_of_a_settings_names_each_side_uses(text: str, flag: str, path: str) -> None:

@@ -165,9 +165,7 @@ def test_mixtures_and_their_gradients_are_those_of_the_formula(
     has_base = any(way.has_base or way.is_behind for way in ways)
     base, after = numbers(*shape) if has_base else None, numbers(shape[-1]) if BEHIND in ways else None
     turns = (
-        (Turn(owed_ways=len(ways), is_last=True), Turn(owes=True, is_last=True))
-        if owes
-        else (Turn(), Turn(is_last=True))
+        (Turn(owed_ways=len(ways), begins=True), Turn(owes=True, begins=True)) if owes else (Turn(), Turn(begins=True))
     )
     assert has_mixing_kernel(states[0])
 
