@@ -10,6 +10,7 @@ import os
 import secrets
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,11 @@ collect_ignore = [] if "cuda" in os.environ["JAX_PLATFORMS"] else ["gpu"]  # mak
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 UNPACKED = Path.home() / ".cache" / "ponente-data"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits more than it computes, and is one process's for its cluster, begins first: the others go on beside."""
+    items.sort(key=lambda item: item.path.name != "test_on_ray.py")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,7 +52,7 @@ def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def _put_whole(cache: Any, key: str, value: bytes) -> None:
     """Keeps a program in JAX's cache; JAX itself writes where another process may be reading."""
-    private = cache.path / f"{key}-{os.getpid()}"
+    private = cache.path / f"{key}-{os.getpid()}-{threading.get_ident()}"
     private.write_bytes(value)
     private.rename(cache.path / f"{key}-cache")
 

@@ -161,7 +161,7 @@ def test_weights_of_a_few_tokens_are_those_of_the_plain_network(
     x = normal(0, *rows, width, scale=3)
     w_in, w_out, static = normal(1, width, inner, scale=width**-0.5), normal(2, inner, 4, 25), normal(3, 4, 25)
     network = Network(normal(4, width) if has_norm else None, w_in, w_out, static)
-    assert has_weighing_kernel(x)
+    assert has_weighing_kernel(x, network)
     found = jax.jit(lambda x, network: weigh(x, network, activation, 1e-6))(x, network)
     exact = jax.tree.map(lambda one: one.astype(jnp.float32), (x, network))
     last, weights = weigh_plain(*exact, activation, 1e-6)

@@ -118,10 +118,11 @@ class Mixer:
         each = None if norms is None else tuple(norms.get(way) for way in config.dynamic_dense_type)
         mixtures, states = self._mixed(connection, states, config.each_way, number, each)
         made = dict(zip(config.dynamic_dense_type, mixtures, strict=True)) if mixtures else {}
-        for way in "qkv":
-            if way not in made:
-                x_BSD, norm_D = states.x_BSD, norms_of.get(way)
-                made[way] = rms_norm(x_BSD, norm_D, config.layer_norm_epsilon) if config.divides_streams else x_BSD
+        last = {way: states.x_BSD for way in "qkv" if way not in made}
+        if last and config.divides_streams:
+            unit = rms_norm(states.x_BSD, None, config.layer_norm_epsilon)
+            last = {way: _times(unit, norms_of.get(way)) for way in last}
+        made = last | made
         return Streams(made["q"], made["k"], made["v"], made.get("m", states.x_BSD)), states
 
     def last(self, connection: Connection, states: States) -> Array:
@@ -156,6 +157,12 @@ class Mixer:
         for one, state in zip(chosen, mixed.states, strict=True):
             sources[one] = state
         return mixed.streams, States(x_BSD, tuple(sources), mixed.debt)
+
+
+def _times(unit_BSD: Array, norm_D: Array | None) -> Array:
+    if norm_D is None:
+        return unit_BSD
+    return (unit_BSD.astype(jnp.float32) * norm_D.astype(jnp.float32)).astype(unit_BSD.dtype)
 
 
 def connections_of(config: ConnectedConfig) -> tuple[Connection, ...]:

@@ -247,7 +247,7 @@ class Attention(eqx.Module):
         return _plus(tensor.leave(linear(mixed_BSNH, self.w_out_NHD, 2)), self.b_out_D)
 
 
-Behind = Callable[[Array, Array, Activation, Array | Fp8Weight], Array]
+Behind = Callable[[Array, Array, Activation, Array | Fp8Weight], Array]  # of gate and up, the last product of an MLP
 
 
 class Mlp(eqx.Module):

@@ -98,7 +98,7 @@ class MuddConfig(LlamaConfig, ConnectedConfig):
         made = super().activations()
         if not self.dense_conn:
             return made
-        made = replace(made, rest=0)  # what is gated is made again
+        made = replace(made, rest=0)  # what is gated is made again, unless its product is in 8 bits
         return self.connected(made, residual=self.hidden_dim if self.is_single else 0)
 
 
@@ -165,7 +165,7 @@ class _Pass(Pass):
             one = heads.enter(normed)
             inputs = one, one, one
         else:
-            norms = block.norms if self.past is not None else None  # there are few tokens, or no gradient to make
+            norms = block.norms if self.past is not None else None  # then no gradient is made
             (q_BSD, k_BSD, v_BSD, residual_BSD), states = self.mixer.streams(connection, states, number, norms)
             inputs = heads.enter(q_BSD), heads.enter(k_BSD), heads.enter(v_BSD)
             if norms is None:

@@ -113,9 +113,10 @@ def mixed(
     """The streams, and what gradients are made of.
 
     Args:
-        norms: weights of the streams.
+        norms: weights of the streams, for passes that no gradient is made of: what it would be made of is not given.
         keeps_units: whether those that something is added to behind their norm are also given without that.
     """
+    assert norms is None or not keeps_units
     state, count = mixture.states[0], len(mixture.states)
     rows, normed = _Rows(state.shape[-1]), _normed(ways)
     behind = [number for number, way in enumerate(ways) if way.is_behind and keeps_units]
@@ -149,7 +150,8 @@ def mixed(
     made = _call(kernel, given, wanted, rows, f"mixed_{count}", is_interpreted=is_interpreted)
     streams, extra = ([one.reshape(state.shape) for one in part] for part in (made.streams, made.behind))
     units = {number: streams[number] for number in normed} | dict(zip(behind, extra, strict=True))
-    return Streams(tuple(streams), tuple(units[number] for number in normed), made.scales)
+    kept = tuple(units[number] for number in normed) if norms is None else ()
+    return Streams(tuple(streams), kept, made.scales)
 
 
 class _Known(NamedTuple):

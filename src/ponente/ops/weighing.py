@@ -47,7 +47,7 @@ def weigh(x_BSD: Array, network: Network, activation: Activation, epsilon: float
     if has_triton():
         from ponente.ops.weighing_kernel import has_kernel
 
-        if has_kernel(x_BSD):
+        if has_kernel(x_BSD, network):
             last_BSD, weights_BSCM = _weigh_by_kernel(x_BSD, network, activation, epsilon)
             return Weighed(last_BSD, x_BSD, weights_BSCM)
     last_BSD = x_BSD
@@ -63,7 +63,10 @@ def weigh_plain(x_BSD: Array, network: Network, activation: Activation, epsilon:
 
 
 def _weights(last_BSD: Array, network: Network, activation: Activation, epsilon: float) -> Array:
-    """A norm without a weight divides each row by a number, which is as well done behind the product with the row."""
+    """The weights, by the last state as it is mixed.
+
+    A norm without a weight divides each row by a number, which is as well done behind the product with the row.
+    """
     inner_BSI = linear(last_BSD, network.w_in_DI).astype(jnp.float32)
     if network.norm_D is None:
         exact = last_BSD.astype(jnp.float32)

@@ -17,13 +17,15 @@ from ponente.ops.weighing import Activation, Network, gelu
 _MOST_ROWS = 64  # more have enough to read for products of XLA's own
 _WIDEST = 8192
 _COLUMNS = 16  # of a weight, that a program multiplies with: the fewest that are read whole
-_PART = 512  # numbers of a row, that meet as many rows of a weight at once
+_PART, _LEAST_PART = 512, 32  # numbers of a row, that meet as many rows of a weight at once
+_MOST_INNER = 1024  # which are held at once
 _WARPS = 8
 
 
-def has_kernel(x: Array) -> bool:
-    """Whether states of this shape are for the kernels."""
-    return x.size // x.shape[-1] <= _MOST_ROWS and x.shape[-1] <= _WIDEST
+def has_kernel(x: Array, network: Network) -> bool:
+    """Whether states and networks of these shapes are for the kernels."""
+    is_narrow = x.shape[-1] <= _WIDEST and network.w_in_DI.shape[1] <= _MOST_INNER
+    return is_narrow and x.size // x.shape[-1] <= _MOST_ROWS
 
 
 def weigh_few(
@@ -44,7 +46,8 @@ def _inner(
 ) -> tuple[Array | None, Array]:
     """The normed rows, where there is a norm with a weight, and what the network is inside."""
     (rows, width), inner = x.shape, network.w_in_DI.shape[1]
-    part = min(_PART, pl.next_power_of_2(width))
+    even = math.gcd(width, _PART)
+    part = even if even >= _LEAST_PART else pl.next_power_of_2(width)  # one, for others may not pass the row's end
     starts = range(0, width, part)
     active = _gelu if activation is gelu else activation
 

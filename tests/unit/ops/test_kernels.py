@@ -89,7 +89,9 @@ def with_unused(logits: jax.Array, columns: int) -> jax.Array:
 
 
 @pytest.mark.parametrize("parts", ["norm and static", "norm", "static", "neither"])
-@pytest.mark.parametrize(("rows", "width", "inner"), [((1, 1), 2048, 128), ((3, 2), 96, 20)])
+@pytest.mark.parametrize(
+    ("rows", "width", "inner"), [((1, 1), 2048, 128), ((3, 2), 96, 20), ((2, 1), 768, 64), ((1, 2), 1000, 7)]
+)
 def test_weights_of_a_few_tokens_are_those_of_the_plain_network(
     rows: tuple[int, int], width: int, inner: int, parts: str
 ) -> None:
@@ -102,7 +104,7 @@ def test_weights_of_a_few_tokens_are_those_of_the_plain_network(
         static_CM=numbers(4, 5) if "static" in parts else None,
     )
     x, activation = 3 * numbers(*rows, width), gelu
-    assert has_weighing_kernel(x) and not has_weighing_kernel(numbers(65, 1, 8))
+    assert has_weighing_kernel(x, network) and not has_weighing_kernel(numbers(65, 1, width), network)
     found = weigh_few(x, network, activation, 1e-5, is_interpreted=True)
     for one, other in zip(found, weigh_plain(x, network, activation, 1e-5), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
@@ -199,7 +201,7 @@ def interpret_mixtures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.soak
 def test_a_model_s_gradients_are_the_same_whoever_makes_those_of_its_mixtures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four layers, each second of whose mixtures leaves its gradients to the one before it."""
-    monkeypatch.setattr("ponente.models.connections._OWES_FROM", 2)
+    monkeypatch.setattr("ponente.models.connection_keys._OWES_FROM", 2)
     config = MuddConfig(
         max_seq_len=4, hidden_dim=16, intermediate_dim=16, num_layers=4, num_heads=2, mudd_prenorm=True,
         mudd_postnorm=True, dynamic_dense_type="l", dynamic_dense_hidden_round=False, gradient_checkpointing=False,
