@@ -113,9 +113,10 @@ def test_the_perplexities_are_what_transformers_gives_today(smollm2: Path, windo
         assert float(np.exp(np.mean(losses[:count]))) == pytest.approx(expected, rel=1e-5)
 
 
-def test_greedy_text_is_that_of_transformers(smollm2: Path, model: Any) -> None:
-    expected: dict[str, str] = json.loads(GREEDY.read_text())
-    assert len(expected) == 20
+@pytest.mark.parametrize("count", [6, pytest.param(20, marks=pytest.mark.soak)])
+def test_greedy_text_is_that_of_transformers(smollm2: Path, model: Any, count: int) -> None:
+    expected: dict[str, str] = dict(list(json.loads(GREEDY.read_text()).items())[:count])
+    assert len(expected) == count
     sampling = SamplingConfig(temperature=0, max_new_tokens=NEW_TOKENS)
     found = complete(jax.tree.map(jnp.asarray, model), load_tokenizer(str(smollm2)), list(expected), sampling)
     assert dict(zip(expected, found, strict=True)) == expected
