@@ -134,7 +134,7 @@ def step_gib(name: str, shape: Shape, rows: int, place: Any) -> float:
 def decoded(name: str, shape: Shape, batch: int, place: Any) -> int:
     """Kernels of a token, for so many rows."""
     from ponente.generate.decode import Rule, Texts, decode
-    from ponente.generate.layers import ReadyModel, _take_apart, apart
+    from ponente.generate.layers import apart, ready
     from ponente.generate.sampling import SamplingConfig
     from ponente.models.lm import KeyValues
     from ponente.models.parameters import is_parameter
@@ -144,7 +144,7 @@ def decoded(name: str, shape: Shape, batch: int, place: Any) -> int:
     weights = jax.tree.map(like, model.parameters(shape.vocabulary), is_leaf=is_parameter)
     cache = lambda: apart(KeyValues.empty(model, batch, 640, np.dtype(jnp.bfloat16)))  # noqa: E731
     rule = Rule.of(SamplingConfig(max_new_tokens=128), range(batch), shape.vocabulary)
-    given = (ReadyModel(jax.eval_shape(_take_apart, weights)), jax.eval_shape(cache), Texts.none(batch, 128), rule)
+    given = (jax.eval_shape(ready, weights), jax.eval_shape(cache), Texts.none(batch, 128), rule)
     limit = jax.ShapeDtypeStruct((), jnp.int32)
     text = decode.lower(*placed((*given, limit), place)).compile().as_text()
     body = re.search(r"body=%?([\w.\-]+)", text)

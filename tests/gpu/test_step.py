@@ -9,10 +9,10 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import AxisType
+from learnt import first_values
 
 from ponente.batches.batch import Batch
 from ponente.batches.tables import no_tables, tables_of
-from ponente.models.connection_keys import ConnectedConfig
 from ponente.models.llama import LlamaConfig
 from ponente.models.lm import KeyValues, LmConfig, Tokens
 from ponente.models.mudd import MuddConfig
@@ -55,18 +55,8 @@ def batch(*, has_tables: bool) -> Batch:
     return Batch(ids[:, :-1], ids[:, 1:], np.ones((ROWS, LENGTH), np.float32), segments, positions, *tables)
 
 
-def first_values(model: LmConfig) -> Any:
-    """Of a model; where there are connections, those of one that has learnt, for at first these do nothing."""
-    made: Any = initialize(model.parameters(VOCAB), 0)
-    if not isinstance(model, ConnectedConfig):
-        return made
-    random = np.random.default_rng(0)
-    learnt = jax.tree.map(lambda one: one + np.float32(random.normal(0, 0.1, one.shape)), made.connections)
-    return replace(made, connections=learnt)
-
-
 def step(settings: StepSettings, model: LmConfig, given: Batch, layout: Layout | None = None) -> tuple[Any, Any]:
-    state = state_of(first_values(model), settings.optimizer, is_averaged=False)
+    state = state_of(first_values(model, VOCAB), settings.optimizer, is_averaged=False)
     if layout is None:
         return TrainStep(settings)(state, jax.device_put(given), 0)
     specs = specs_of(layout, model.parameters(VOCAB))
@@ -132,7 +122,7 @@ def test_tokens_that_are_decoded_one_by_one_are_those_of_whole_rows(family: Any,
     )
     random = np.random.default_rng(1)
     stirred = jax.tree.map(  # norms too, which are 1 at first
-        lambda one: jnp.asarray(one * random.uniform(0.5, 1.5, one.shape), jnp.bfloat16), first_values(model)
+        lambda one: jnp.asarray(one * random.uniform(0.5, 1.5, one.shape), jnp.bfloat16), first_values(model, VOCAB)
     )
     ids = np.random.default_rng(0).integers(0, VOCAB, (ROWS, 12)).astype(np.int32)
     expected = np.asarray(jax.jit(lambda made: made.hidden(Tokens.plain(ids)))(stirred), np.float64)

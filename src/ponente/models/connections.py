@@ -114,16 +114,21 @@ class Mixer:
             norms: weights of the streams of q, k and v, for passes that no gradient is made of; None: there are none,
                 or they are taken into what streams are multiplied with.
         """
-        config, norms_of = self.config, norms or {}
+        config = self.config
         each = None if norms is None else tuple(norms.get(way) for way in config.dynamic_dense_type)
         mixtures, states = self._mixed(connection, states, config.each_way, number, each)
         made = dict(zip(config.dynamic_dense_type, mixtures, strict=True)) if mixtures else {}
-        last = {way: states.x_BSD for way in "qkv" if way not in made}
-        if last and config.divides_streams:
-            unit = rms_norm(states.x_BSD, None, config.layer_norm_epsilon)
-            last = {way: _times(unit, norms_of.get(way)) for way in last}
+        last = self._of_last(states.x_BSD, [way for way in "qkv" if way not in made], norms)
         made = last | made
         return Streams(made["q"], made["k"], made["v"], made.get("m", states.x_BSD)), states
+
+    def _of_last(self, x_BSD: Array, ways: list[str], norms: Mapping[str, Array | None] | None) -> dict[str, Array]:
+        """What ways without a mixture take: the last state, as the others have their streams."""
+        if not ways or not self.config.divides_streams:
+            return dict.fromkeys(ways, x_BSD)
+        if norms is None:  # one for all of them, for the sake of its gradient
+            return dict.fromkeys(ways, rms_norm(x_BSD, None, self.config.layer_norm_epsilon))
+        return {way: rms_norm(x_BSD, norms[way], self.config.layer_norm_epsilon) for way in ways}
 
     def last(self, connection: Connection, states: States) -> Array:
         """What the model's last norm takes."""
@@ -157,12 +162,6 @@ class Mixer:
         for one, state in zip(chosen, mixed.states, strict=True):
             sources[one] = state
         return mixed.streams, States(x_BSD, tuple(sources), mixed.debt)
-
-
-def _times(unit_BSD: Array, norm_D: Array | None) -> Array:
-    if norm_D is None:
-        return unit_BSD
-    return (unit_BSD.astype(jnp.float32) * norm_D.astype(jnp.float32)).astype(unit_BSD.dtype)
 
 
 def connections_of(config: ConnectedConfig) -> tuple[Connection, ...]:

@@ -5,7 +5,6 @@ few tokens, it is not what is read that takes time but the number of kernels: tw
 B batch, S sequence, D width, C ways, M states, I inner width.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -13,11 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ponente.ops.gated import Activation
 from ponente.ops.gpu import has_triton
 from ponente.ops.linear import linear
 from ponente.ops.norm import rms_norm, rms_norm_beside
-
-Activation = Callable[[Array], Array]
 
 
 def gelu(x: Array) -> Array:

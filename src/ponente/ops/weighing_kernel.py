@@ -12,7 +12,8 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from ponente.ops.weighing import Activation, Network, gelu
+from ponente.ops.gated import Activation
+from ponente.ops.weighing import Network, gelu
 
 _MOST_ROWS = 64  # more have enough to read for products of XLA's own
 _WIDEST = 8192

@@ -9,10 +9,10 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import AxisType
+from learnt import first_values
 from unit.train.test_step import ROWS, batch
 
 from ponente.config.errors import RefusedError
-from ponente.models.connection_keys import ConnectedConfig
 from ponente.models.gpt2 import Gpt2Config
 from ponente.models.gpt_neox import GptNeoxConfig
 from ponente.models.llama import LlamaConfig
@@ -77,24 +77,14 @@ def step_on(
     layout = layout_of(shape, split)
     specs = specs_of(layout, model.parameters(PADDED))
     given = settings(layout=layout, specs=specs, **changes)
-    state = state_of(first_values(model), given.optimizer, is_averaged=False)
+    state = state_of(first_values(model, PADDED), given.optimizer, is_averaged=False)
     placed = jax.device_put(state, state_shardings(layout, specs, state))
     return TrainStep(given)(placed, jax.device_put(batch(rows=rows), layout.sharding(layout.batch_spec)), 0)
 
 
-def first_values(model: LmConfig) -> Any:
-    """Of a model; where there are connections, those of one that has learnt, for at first these do nothing."""
-    made: Any = initialize(model.parameters(PADDED), 0)
-    if not isinstance(model, ConnectedConfig):
-        return made
-    random = np.random.default_rng(0)
-    learnt = jax.tree.map(lambda one: one + np.float32(random.normal(0, 0.1, one.shape)), made.connections)
-    return replace(made, connections=learnt)
-
-
 def step_on_one(model: LmConfig, rows: int = ROWS, **changes: Any) -> tuple[Any, Any]:
     given = settings(**changes)
-    state = state_of(first_values(model), given.optimizer, is_averaged=False)
+    state = state_of(first_values(model, PADDED), given.optimizer, is_averaged=False)
     return TrainStep(given)(state, batch(rows=rows), 0)
 
 
