@@ -122,12 +122,12 @@ def test_tokens_that_are_decoded_one_by_one_are_those_of_whole_rows(family: Any,
     )
     random = np.random.default_rng(1)
     stirred = jax.tree.map(  # norms too, which are 1 at first
-        lambda one: jnp.asarray(one * random.uniform(0.5, 1.5, one.shape), jnp.bfloat16), first_values(model, VOCAB)
+        lambda one: jnp.asarray(one * random.uniform(0.5, 1.5, one.shape), jnp.float32), first_values(model, VOCAB)
     )
     ids = np.random.default_rng(0).integers(0, VOCAB, (ROWS, 12)).astype(np.int32)
     expected = np.asarray(jax.jit(lambda made: made.hidden(Tokens.plain(ids)))(stirred), np.float64)
     past, step = (
-        KeyValues.empty(model, ROWS, 16, np.dtype(jnp.bfloat16)),
+        KeyValues.empty(model, ROWS, 16, np.dtype(np.float32)),
         jax.jit(lambda made, *rest: made.extend(*rest)),
     )
     for place in range(12):
