@@ -32,7 +32,6 @@ VARIANTS: dict[str, dict[str, object]] = {  # in the order in which gains should
     "multiway": {"dynamic_dense_type": "qkvm"},
 }
 VOCABULARY = 50_432
-_SHARED = 0.92  # of the GPU's memory, by all runs at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +202,7 @@ def main() -> None:
         tokenizer=options.tokenizer.resolve(),
         scratch=options.scratch.resolve(),
         settings=settings,
-        memory_share=_SHARED / options.at_once,
+        memory_share=options.memory / options.at_once,
         command=shlex.join(["python", *sys.argv]),
     )
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -252,6 +251,7 @@ def read_flags() -> argparse.Namespace:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--runs", nargs="+", type=_run_name, metavar="VARIANT:SEED", help="instead of the two above")
     parser.add_argument("--at-once", type=int, default=4, help="runs that share the GPU")
+    parser.add_argument("--memory", type=float, default=0.92, help="the part of the GPU's memory that they share")
     parser.add_argument("--begin-within", type=float, default=float("inf"), help="seconds; later none is begun")
     for field in fields(Settings):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)

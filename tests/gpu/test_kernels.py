@@ -17,11 +17,13 @@ from ponente.ops.attention import Mask, attend, takes_tables
 from ponente.ops.embedding import lookup
 from ponente.ops.fp8 import fp8_product
 from ponente.ops.gated import gated, linear_of_gated
+from ponente.ops.linear import linear_each
+from ponente.ops.linear_kernel import has_kernel as has_product_kernel
 from ponente.ops.loss import cross_entropy_sums
 from ponente.ops.mixing import Mixed, Mixture, Turn, Way, mix, mix_for_good, mix_plain
 from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
 from ponente.ops.norm import rms_norm, rms_norm_beside
-from ponente.ops.weighing import Network, gelu, weigh, weigh_plain
+from ponente.ops.weighing import Network, Unweighed, gelu, weigh, weigh_and_mix
 from ponente.ops.weighing_kernel import has_kernel as has_weighing_kernel
 
 ROUNDING = 0.01
@@ -147,26 +149,51 @@ def test_what_is_gated_again_gives_the_gradients_of_what_is_kept(shape: tuple[in
 
 @pytest.mark.parametrize("has_norm", [False, True])
 @pytest.mark.parametrize(
-    ("rows", "width", "inner", "activation"),
+    ("rows", "width", "inner", "count", "activation"),
     [
-        ((1, 1), 2048, 128, gelu),
-        ((16, 1), 2048, 64, gelu),
-        ((3, 2), 1000, 20, jax.nn.silu),
-        ((1, 5), 96, 7, jax.nn.relu),
+        ((1, 1), 2048, 128, 25, gelu),
+        ((16, 1), 2048, 64, 9, gelu),
+        ((3, 2), 1000, 20, 3, jax.nn.silu),
+        ((1, 5), 96, 7, 1, jax.nn.relu),
+        ((2, 1), 2560, 200, 49, gelu),
     ],
 )
-def test_weights_of_a_few_tokens_are_those_of_the_plain_network(
-    rows: tuple[int, int], width: int, inner: int, activation: Callable[[jax.Array], jax.Array], has_norm: bool
+def test_a_few_tokens_are_weighed_and_mixed_as_by_the_plain_network(
+    rows: tuple[int, int],
+    width: int,
+    inner: int,
+    count: int,
+    activation: Callable[[jax.Array], jax.Array],
+    has_norm: bool,
 ) -> None:
-    x = normal(0, *rows, width, scale=3)
-    w_in, w_out, static = normal(1, width, inner, scale=width**-0.5), normal(2, inner, 4, 25), normal(3, 4, 25)
+    ways = (BESIDE, BESIDE, NORMED, BEHIND)
+    w_in, w_out, static = normal(1, width, inner, scale=width**-0.5), normal(2, inner, 4, count), normal(3, 4, count)
     network = Network(normal(4, width) if has_norm else None, w_in, w_out, static)
-    assert has_weighing_kernel(x, network)
-    found = jax.jit(lambda x, network: weigh(x, network, activation, 1e-6))(x, network)
-    exact = jax.tree.map(lambda one: one.astype(jnp.float32), (x, network))
-    last, weights = weigh_plain(*exact, activation, 1e-6)
-    assert_near(found.last_BSD, last)
-    assert_near(found.weights_BSCM, weights)
+    earlier = tuple(normal(10 + number, *rows, width) for number in range(count - 1))
+    mixture = Unweighed(normal(0, *rows, width, scale=3), earlier, normal(5, width))
+    norms = normal(6, width), normal(7, width), None, None
+    assert has_weighing_kernel(mixture.x_BSD, network) and has_mixing_kernel(mixture.x_BSD)
+    last, streams = jax.jit(lambda *given: weigh_and_mix(*given[:2], activation, ways, 1e-6, given[2]))(
+        mixture, network, norms
+    )
+    exact, exact_network, exact_norms = jax.tree.map(lambda one: one.astype(jnp.float32), (mixture, network, norms))
+    weighed = weigh(exact.x_BSD, exact_network, activation, 1e-6)
+    states = (*exact.earlier, weighed.last_BSD)
+    whole = Mixture(weighed.weights_BSCM, states, exact.x_BSD, exact.after_D)
+    assert_near(last, weighed.last_BSD)
+    for one, other in zip(streams, mix_plain(whole, ways, 1e-6, exact_norms), strict=True):
+        assert_near(one, other)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16])
+def test_products_of_a_few_rows_are_those_of_each(rows: int) -> None:
+    xs = tuple(normal(number, rows, 1, 2048) for number in range(3))
+    shapes = (2048, 16, 128), (2048, 2, 128), (2048, 4, 128)
+    weights = tuple(normal(number, *shape, scale=2048**-0.5) for number, shape in enumerate(shapes))
+    assert has_product_kernel(xs, weights)
+    for number, found in enumerate(jax.jit(linear_each)(xs, weights)):
+        exact = (one.astype(jnp.float32) for one in (xs[number], weights[number]))
+        assert_near(found, jnp.einsum("BSD,DNH->BSNH", *exact, precision="highest"))
 
 
 def test_streams_are_multiplied_with_weights_where_no_gradient_is_made() -> None:

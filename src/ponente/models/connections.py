@@ -19,13 +19,18 @@ from ponente.models.decoding import Decoder
 from ponente.models.lm import ACTIVATIONS, KeyValues
 from ponente.models.parameters import Parameter
 from ponente.models.stack import fold_growing
+from ponente.ops.gated import Activation
 from ponente.ops.mesh import whole
-from ponente.ops.mixing import Debt, Mixture, Norms, Way, Ways, mix, mix_for_good
+from ponente.ops.mixing import Arrays, Debt, Mixture, Norms, Way, Ways, mix, mix_for_good
 from ponente.ops.norm import rms_norm, rms_norm_beside
-from ponente.ops.weighing import Network, Weighed, gelu, weigh
+from ponente.ops.weighing import Network, Unweighed, Weighed, gelu, weigh, weigh_and_mix
 
 _AFTER = 1e-3  # the first weight of the norm behind a mixture
 _ACTIVATIONS = ACTIVATIONS | {"gelu": gelu}
+
+
+def _activation(config: ConnectedConfig) -> Activation:
+    return _ACTIVATIONS[config.dynamic_dense_act_cls]
 
 
 class Connection(eqx.Module):
@@ -52,11 +57,17 @@ class Connection(eqx.Module):
         after: Any = Parameter(width, mean=_AFTER) if config.has_postnorm and config.mixes_residuals else None
         return cls(norm, into, out, static, after)
 
+    @property
+    def network(self) -> Network | None:
+        """What weighs each token's states; None: they are weighed alike."""
+        if self.w_in_DI is None or self.w_out_ICM is None:
+            return None
+        return Network(self.norm_state_D, self.w_in_DI, self.w_out_ICM, self.static_CM)
+
     def weighed(self, x_BSD: Array, config: ConnectedConfig) -> Weighed:
         """The last state as it is mixed, and the weights of all of them for each token."""
-        if self.w_in_DI is not None and self.w_out_ICM is not None:
-            network = Network(self.norm_state_D, self.w_in_DI, self.w_out_ICM, self.static_CM)
-            return weigh(x_BSD, network, _ACTIVATIONS[config.dynamic_dense_act_cls], config.layer_norm_epsilon)
+        if self.network is not None:
+            return weigh(x_BSD, self.network, _activation(config), config.layer_norm_epsilon)
         assert self.static_CM is not None
         last_BSD, x_BSD = self.normed(x_BSD, config)
         weights = self.static_CM.astype(jnp.float32)
@@ -91,6 +102,7 @@ class Mixer:
     """What mixes the states of a pass through the layers."""
 
     config: ConnectedConfig
+    is_for_good: bool = False  # no gradient is made of the pass, such as one of decoding
 
     def first(self, x_BSD: Array, norm_D: Array | None) -> States:
         """The embedding, as the one state before all layers."""
@@ -111,24 +123,24 @@ class Mixer:
         """What each way of a layer takes; queries', keys' and values' as the config's `divides_streams` says.
 
         Args:
-            norms: weights of the streams of q, k and v, for passes that no gradient is made of; None: there are none,
-                or they are taken into what streams are multiplied with.
+            norms: in a pass for good, weights of the streams of q, k and v; None: there are none, or they are taken
+                into what streams are multiplied with.
         """
-        config = self.config
-        each = None if norms is None else tuple(norms.get(way) for way in config.dynamic_dense_type)
+        config, norms = self.config, norms or {}
+        each = tuple(norms.get(way) for way in config.dynamic_dense_type)
         mixtures, states = self._mixed(connection, states, config.each_way, number, each)
         made = dict(zip(config.dynamic_dense_type, mixtures, strict=True)) if mixtures else {}
         last = self._of_last(states.x_BSD, [way for way in "qkv" if way not in made], norms)
         made = last | made
         return Streams(made["q"], made["k"], made["v"], made.get("m", states.x_BSD)), states
 
-    def _of_last(self, x_BSD: Array, ways: list[str], norms: Mapping[str, Array | None] | None) -> dict[str, Array]:
+    def _of_last(self, x_BSD: Array, ways: list[str], norms: Mapping[str, Array | None]) -> dict[str, Array]:
         """What ways without a mixture take: the last state, as the others have their streams."""
         if not ways or not self.config.divides_streams:
             return dict.fromkeys(ways, x_BSD)
-        if norms is None:  # one for all of them, for the sake of its gradient
+        if not self.is_for_good:  # one for all of them, for the sake of its gradient
             return dict.fromkeys(ways, rms_norm(x_BSD, None, self.config.layer_norm_epsilon))
-        return {way: rms_norm(x_BSD, norms[way], self.config.layer_norm_epsilon) for way in ways}
+        return {way: rms_norm(x_BSD, norms.get(way), self.config.layer_norm_epsilon) for way in ways}
 
     def last(self, connection: Connection, states: States) -> Array:
         """What the model's last norm takes."""
@@ -139,7 +151,7 @@ class Mixer:
 
     def _mixed(
         self, connection: Connection | None, states: States, ways: Ways, number: int, norms: Norms | None = None
-    ) -> tuple[tuple[Array, ...], States]:
+    ) -> tuple[Arrays, States]:
         """A mixture for each way, or none where nothing is mixed, and the states for whoever mixes them next."""
         config = self.config
         if connection is None:  # before the first layer, where there is one state
@@ -148,20 +160,37 @@ class Mixer:
         if not chosen:
             last_BSD, x_BSD = connection.normed(states.x_BSD, config)
             return (), States(x_BSD, (*states.sources, last_BSD), states.debt)
-        last_BSD, x_BSD, weights_BSCM = connection.weighed(states.x_BSD, config)
-        sources = [*states.sources, last_BSD]
-        mixture = Mixture(
-            weights_BSCM,
-            tuple(sources[one] for one in chosen),
-            x_BSD if any(way.has_base or way.is_behind for way in ways) else None,
-            connection.norm_after_D,
-        )
-        if norms is not None:
-            return mix_for_good(mixture, ways, config.layer_norm_epsilon, norms), States(x_BSD, tuple(sources))
+        if self.is_for_good:
+            return self._mixed_for_good(connection, states, ways, chosen, norms or (None,) * len(ways))
+        weighed = connection.weighed(states.x_BSD, config)
+        sources = [*states.sources, weighed.last_BSD]
+        mixture = _mixture(connection, weighed, [sources[one] for one in chosen], ways)
         mixed = mix(mixture, ways, config.layer_norm_epsilon, states.debt, config.turn(number))
         for one, state in zip(chosen, mixed.states, strict=True):
             sources[one] = state
-        return mixed.streams, States(x_BSD, tuple(sources), mixed.debt)
+        return mixed.streams, States(weighed.x_BSD, tuple(sources), mixed.debt)
+
+    def _mixed_for_good(
+        self, connection: Connection, states: States, ways: Ways, chosen: tuple[int, ...], norms: Norms
+    ) -> tuple[Arrays, States]:
+        """The same without what gradients need; the last of those that are chosen is the state that is not yet one."""
+        epsilon, earlier = self.config.layer_norm_epsilon, tuple(states.sources[one] for one in chosen[:-1])
+        if connection.network is not None:
+            unweighed = Unweighed(states.x_BSD, earlier, connection.norm_after_D)
+            activation = _activation(self.config)
+            last_BSD, streams = weigh_and_mix(unweighed, connection.network, activation, ways, epsilon, norms)
+        else:
+            weighed = connection.weighed(states.x_BSD, self.config)
+            last_BSD = weighed.last_BSD
+            mixture = _mixture(connection, weighed, [*earlier, last_BSD], ways)
+            streams = mix_for_good(mixture, ways, epsilon, norms)
+        return streams, States(states.x_BSD, (*states.sources, last_BSD))
+
+
+def _mixture(connection: Connection, weighed: Weighed, states: list[Array], ways: Ways) -> Mixture:
+    has_base = any(way.has_base or way.is_behind for way in ways)
+    base_BSD = weighed.x_BSD if has_base else None
+    return Mixture(weighed.weights_BSCM, tuple(states), base_BSD, connection.norm_after_D)
 
 
 def connections_of(config: ConnectedConfig) -> tuple[Connection, ...]:
@@ -194,7 +223,7 @@ class ConnectedDecoder(Decoder):
         Args:
             layer: `states, kept = layer(block, (the connection before it, its MLP), states, its number, its cache)`.
         """
-        mixer, mlps = Mixer(self.config), self.mlps or (None,) * len(self.connections)
+        mixer, mlps = Mixer(self.config, is_for_good=past is not None), self.mlps or (None,) * len(self.connections)
         states, kept = fold_growing(
             self.blocks,
             list(zip((None, *self.connections[:-1]), mlps, strict=True)),

@@ -22,7 +22,7 @@ from ponente.models.stack import fold_layers
 from ponente.ops.embedding import lookup_split
 from ponente.ops.fp8 import Fp8Weight
 from ponente.ops.gated import Activation, gated
-from ponente.ops.linear import linear, linears
+from ponente.ops.linear import linear, linear_each, linears
 from ponente.ops.mesh import Tensor, whole
 from ponente.ops.norm import rms_norm, rms_norm_beside
 from ponente.ops.rotary import DefaultRotary, Rotary, RotaryConfig, rotary_at, rotary_from_hf, rotary_to_hf
@@ -235,9 +235,9 @@ class Attention(eqx.Module):
         self, for_q_BSD: Array, for_k_BSD: Array, for_v_BSD: Array, rotary: Rotary, epsilon: float, tensor: Tensor
     ) -> tuple[Array, Array, Array]:
         """Queries, keys and values; of the same in most models."""
-        q_BSNH = _plus(linear(for_q_BSD, self.w_q_DNH), self.b_q_NH)
-        k_BSKH = _plus(linear(for_k_BSD, self.w_k_DKH), self.b_k_KH)
-        v_BSKH = _plus(linear(for_v_BSD, self.w_v_DKH), self.b_v_KH)
+        weights = self.w_q_DNH, self.w_k_DKH, self.w_v_DKH
+        q_BSNH, k_BSKH, v_BSKH = linear_each((for_q_BSD, for_k_BSD, for_v_BSD), weights)
+        q_BSNH, k_BSKH, v_BSKH = _plus(q_BSNH, self.b_q_NH), _plus(k_BSKH, self.b_k_KH), _plus(v_BSKH, self.b_v_KH)
         if self.norm_q_H is not None and self.norm_k_H is not None:
             q_BSNH = rms_norm(q_BSNH, tensor.enter(self.norm_q_H), epsilon)
             k_BSKH = rms_norm(k_BSKH, tensor.enter(self.norm_k_H), epsilon)

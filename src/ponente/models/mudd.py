@@ -165,7 +165,7 @@ class _Pass(Pass):
             one = heads.enter(normed)
             inputs = one, one, one
         else:
-            norms = block.norms if self.past is not None else None  # then no gradient is made
+            norms = block.norms if self.mixer.is_for_good else None
             (q_BSD, k_BSD, v_BSD, residual_BSD), states = self.mixer.streams(connection, states, number, norms)
             inputs = heads.enter(q_BSD), heads.enter(k_BSD), heads.enter(v_BSD)
             if norms is None:
@@ -215,6 +215,8 @@ class Mudd(ConnectedDecoder):
         if config.input_embedding_norm:
             x_BSD = rms_norm(x_BSD, whole(self.norm_embed_D), epsilon)
         rotary = rotary_at(config.rope, tokens.positions_BS, config.head_size, x_BSD.dtype)
-        run = _Pass(config=config, tokens=tokens, past=past, rotary=rotary, mixer=Mixer(config))
+        run = _Pass(
+            config=config, tokens=tokens, past=past, rotary=rotary, mixer=Mixer(config, is_for_good=past is not None)
+        )
         last_BSD, kept = self._behind_layers(x_BSD, run.layer_behind, past)
         return rms_norm(last_BSD, whole(self.norm_D), epsilon), kept

@@ -40,6 +40,35 @@ def linears(x: Array, *weights: Array | Fp8Weight) -> tuple[Array, ...]:
     return tuple(checkpoint_name(product, PRODUCT) for product in _products(x, *plain))
 
 
+def linear_each(xs: tuple[Array, ...], weights: tuple[Any, ...]) -> tuple[Array, ...]:
+    """x · weight of each pair; one kernel makes all of them where rows are few and not the same, as in decoding."""
+    if has_triton() and any(x is not xs[0] for x in xs):
+        from ponente.ops.linear_kernel import has_kernel
+
+        if has_kernel(xs, weights):
+            return _few_products(xs, weights)
+    return tuple(linear(x, weight) for x, weight in zip(xs, weights, strict=True))
+
+
+@jax.custom_vjp
+def _few_products(xs: tuple[Array, ...], weights: tuple[Array, ...]) -> tuple[Array, ...]:
+    from ponente.ops.linear_kernel import products_of_few
+
+    return products_of_few(xs, weights)
+
+
+def _few_forward(xs: tuple[Array, ...], weights: tuple[Array, ...]) -> tuple[Any, Any]:
+    return _few_products(xs, weights), (xs, weights)
+
+
+def _few_backward(kept: Any, by: tuple[Array, ...]) -> Any:
+    each = [_backward(1, (x, weight), one) for x, weight, one in zip(*kept, by, strict=True)]
+    return tuple(by_x for by_x, _ in each), tuple(by_weight for _, by_weight in each)
+
+
+_few_products.defvjp(_few_forward, _few_backward)
+
+
 def scaled(weight: Any, norm_D: Array | None) -> Any:
     """A weight that also multiplies each of its inputs, as the weight of a norm before it would."""
     if norm_D is None:

@@ -5,9 +5,10 @@ lies. XLA would read the states for every way, and write a gradient of each pair
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -16,11 +17,14 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from ponente.ops.gated import Activation
 from ponente.ops.gpu import MOST_NUMBERS
 from ponente.ops.mixing import Arrays, Debt, Mixed, Mixture, Norms, Turn, Ways
+from ponente.ops.weighing_kernel import Inside, Weigher, lanes
 
 _WIDEST = 4096  # numbers of a row: all ways' sums of it are held at once
-_TOGETHER = 2  # states that are read before the first of them is used, for reads take long
+_AHEAD = 4  # arrays that are being read while one is used, for reads take long
+_FAR_AHEAD = 32  # the same, where few programs run: what they need of registers is there
 _NUMBERS = 8  # of a row that each thread has
 _PART = 32 * _NUMBERS  # what a warp has of a row: it adds up such a part without waiting for others
 
@@ -28,6 +32,16 @@ _PART = 32 * _NUMBERS  # what a warp has of a row: it adds up such a part withou
 def has_kernel(state: Array) -> bool:
     """Whether states of this shape are for the kernel."""
     return state.shape[-1] <= _WIDEST and state.size <= MOST_NUMBERS
+
+
+class Unweighed(NamedTuple):
+    """A mixture whose weights are made by the kernel that mixes."""
+
+    inside: Inside
+    activation: Activation
+    states: Arrays
+    base_BSD: Array | None
+    after_D: Array | None
 
 
 class Streams(NamedTuple):
@@ -62,9 +76,11 @@ class _Rows:
         return jax.tree.map(lambda one: one.reshape(shape if one.ndim == 1 else (-1, *shape)), arrays)
 
     def read(self, array: Any) -> Array:
+        return self.begin_to_read(array).astype(jnp.float32)
+
+    def begin_to_read(self, array: Any) -> Array:
         is_there = self._is_there()
-        values = triton.load(self._place(array), mask=is_there, other=None if is_there is None else 0)
-        return values.astype(jnp.float32)
+        return triton.load(self._place(array), mask=is_there, other=None if is_there is None else 0)
 
     def write(self, array: Any, values: Array) -> None:
         triton.store(self._place(array), values.astype(array.dtype), mask=self._is_there())
@@ -83,14 +99,38 @@ class _Rows:
         return (part < self.parts) & (number < self.width // self.parts)
 
 
+class _Reader:
+    """Rows of arrays, one after the other, in float32.
+
+    Some are being read before they are used, for a read takes long, and one that stands behind a write waits for it.
+    """
+
+    def __init__(self, rows: _Rows, arrays: Sequence[Any], ahead: int) -> None:
+        self._rows, self._left, self._begun = rows, list(arrays), list[Array]()
+        self._begin(ahead)
+
+    def next(self) -> Array:
+        self._begin(1)
+        return self._begun.pop(0).astype(jnp.float32)
+
+    def _begin(self, count: int) -> None:
+        self._begun += [self._rows.begin_to_read(array) for array in self._left[:count]]
+        del self._left[:count]
+
+
 class _Sources(NamedTuple):
     """What the kernel of sums takes."""
 
-    weights: Any  # [rows, ways * states]
+    weights: Any  # [rows, ways, states], or what they are made of
     states: tuple[Any, ...]
     base: Any
     after: Any
     norms: tuple[Any, ...]
+
+    def in_order(self, ways: Ways) -> list[Any]:
+        """The arrays, as they are used."""
+        behind = ((self.after if way.is_behind else None, norm) for way, norm in zip(ways, self.norms, strict=True))
+        return [one for one in (*self.states, self.base, *chain(*behind)) if one is not None]
 
 
 class _Sums(NamedTuple):
@@ -99,10 +139,11 @@ class _Sums(NamedTuple):
     streams: tuple[Any, ...]
     behind: tuple[Any, ...]
     scales: Any
+    weights: Any
 
 
 def mixed(
-    mixture: Mixture,
+    mixture: Mixture | Unweighed,
     ways: Ways,
     epsilon: float,
     *,
@@ -122,11 +163,18 @@ def mixed(
     behind = [number for number, way in enumerate(ways) if way.is_behind and keeps_units]
 
     def kernel(given: _Sources, made: _Sums) -> None:
-        row, sums = pl.program_id(0), [rows.zeros()] * len(ways)
-        for source, array in enumerate(given.states):
-            values = rows.read(array)
-            sums = [total + given.weights[row, way * count + source] * values for way, total in enumerate(sums)]
-        base: Any = None if given.base is None else rows.read(given.base)
+        weigher = None
+        if isinstance(mixture, Unweighed):
+            weigher = Weigher(given.weights, mixture.activation, state.dtype, is_interpreted=is_interpreted)
+        reader = _Reader(rows, given.in_order(ways), 0 if weigher is None else _FAR_AHEAD)
+        if weigher is not None:
+            weigher.write(made.weights)
+        row, weights = pl.program_id(0), given.weights if weigher is None else made.weights
+        sums = [rows.zeros()] * len(ways)
+        for source in range(count):
+            values = reader.next()
+            sums = [total + weights[row, way, source] * values for way, total in enumerate(sums)]
+        base: Any = None if given.base is None else reader.next()
         for number, (way, total) in enumerate(zip(ways, sums, strict=True)):
             if way.has_base:
                 total = total + base
@@ -137,16 +185,23 @@ def mixed(
             if number in behind:
                 rows.write(made.behind[behind.index(number)], total)
             if way.is_behind:
-                total = base + total * rows.read(given.after)
+                total = base + total * reader.next()
             if given.norms[number] is not None:
-                total = total * rows.read(given.norms[number])
+                total = total * reader.next()
             rows.write(made.streams[number], total)
 
+    weights = _in_rows(mixture.weights_BSCM) if isinstance(mixture, Mixture) else mixture.inside
     beside = mixture.states, mixture.base_BSD, mixture.after_D, norms or (None,) * len(ways)
-    given = _Sources(_flat(mixture.weights_BSCM), *rows.of(beside))
+    given = _Sources(weights, *rows.of(beside))
     like = jax.ShapeDtypeStruct(given.states[0].shape, state.dtype)
     scales = jax.ShapeDtypeStruct((like.shape[0], max(1, len(normed))), jnp.float32)
-    wanted = _Sums((like,) * len(ways), (like,) * len(behind), scales)
+    room = (like.shape[0], len(ways), lanes(count)) if isinstance(mixture, Unweighed) else None
+    wanted = _Sums(
+        streams=(like,) * len(ways),
+        behind=(like,) * len(behind),
+        scales=scales,
+        weights=None if room is None else jax.ShapeDtypeStruct(room, jnp.float32),
+    )
     made = _call(kernel, given, wanted, rows, f"mixed_{count}", is_interpreted=is_interpreted)
     streams, extra = ([one.reshape(state.shape) for one in part] for part in (made.streams, made.behind))
     units = {number: streams[number] for number in normed} | dict(zip(behind, extra, strict=True))
@@ -187,29 +242,24 @@ def mixed_gradients(
             what the one that followed left to this one.
     """
     state, count = mixture.states[0], len(mixture.states)
-    rows, lanes = _Rows(state.shape[-1]), pl.next_power_of_2(max(count, 32))
+    rows = _Rows(state.shape[-1])
     own = range(count - 1, count) if turn.owes else range(count)  # the states whose gradients are made here
 
     def kernel(known: _Known, made: _Gradients) -> None:
-        by_sums, by_base = _by_sums(known, ways, rows)
+        beside = *_of_streams(known, ways), *known.states, *known.owed_sums, *known.by_states
+        reader = _Reader(rows, beside, _AHEAD)  # in the order in which they are used
+        by_sums, by_base = _by_sums(known, ways, rows, reader)
         if by_base is not None:
             rows.write(made.by_base, by_base)
         for array, by_sum in zip(made.left, by_sums, strict=False):
             rows.write(array, by_sum)
-        row, lane = pl.program_id(0), lax.broadcasted_iota(jnp.int32, (rows.tile[0], lanes), 1)
-        found = [jnp.zeros(lane.shape, jnp.float32)] * len(ways)
+        _write_by_weights(made.by_weights, by_sums, count, rows, reader)
         terms = [(by_sum, known.weights, number * count) for number, by_sum in enumerate(by_sums)]
-        owed = enumerate(known.owed_sums)
-        terms += [(rows.read(array), known.owed_weights, number * (count + 1)) for number, array in owed]
-        for source, values, total in _ahead(known, own, rows):
-            products = [jnp.sum(by_sum * values, axis=1, keepdims=True) for by_sum in by_sums]
-            found = [jnp.where(lane == source, one, others) for one, others in zip(products, found, strict=True)]
-            if source in own:
-                total = reduce(jnp.add, (term * weights[row, at + source] for term, weights, at in terms), total)
-                rows.write(made.by_states[own.index(source)], total)
-        for number, one in enumerate(found):
-            place = made.by_weights.at[pl.ds(0, rows.tile[0]), row, pl.ds(number * count, lanes)]
-            triton.store(place, one, mask=lane < count)
+        terms += [(reader.next(), known.owed_weights, way * (count + 1)) for way in range(len(known.owed_sums))]
+        row = pl.program_id(0)
+        for source, array in zip(own, made.by_states, strict=True):
+            total: Any = reader.next() if known.by_states else 0.0
+            rows.write(array, reduce(jnp.add, (term * weights[row, at + source] for term, weights, at in terms), total))
 
     weights = _flat(mixture.weights_BSCM)
     earlier = () if turn.begins else by.states[own[0] :]
@@ -219,7 +269,7 @@ def mixed_gradients(
     )
     known = _Known(weights, states, units_, scales, after, streams, owed_weights, owed_sums, earlier)
     like = jax.ShapeDtypeStruct(states[0].shape, state.dtype)
-    room = weights.shape[1] - count + lanes  # the last of the sums are written with all lanes
+    room = weights.shape[1] - count + lanes(count)  # the last of the sums are written with all lanes
     wanted = _Gradients(
         by_weights=jax.ShapeDtypeStruct((rows.tile[0], weights.shape[0], room), jnp.float32),
         by_states=(like,) * len(own),
@@ -238,35 +288,46 @@ def mixed_gradients(
     return gradients, Debt(mixture.weights_BSCM, left) if turn.owes else None
 
 
-def _by_sums(known: _Known, ways: Ways, rows: _Rows) -> tuple[list[Array], Array | None]:
+def _of_streams(known: _Known, ways: Ways) -> Iterator[Any]:
+    """What the gradients by sums are made of, in the order of `_by_sums`."""
+    units = iter(known.units)
+    for way, by_stream in zip(ways, known.by_streams, strict=True):
+        yield by_stream
+        if way.is_behind:
+            yield known.after
+        if way.is_normed:
+            yield next(units)
+
+
+def _by_sums(known: _Known, ways: Ways, rows: _Rows, reader: _Reader) -> tuple[list[Array], Array | None]:
     """The gradients by the sums of all ways, before their norms, and by the base."""
     by_sums, by_base, normed = [], [], _normed(ways)
     for number, way in enumerate(ways):
-        by_sum = rows.read(known.by_streams[number])
+        by_sum = reader.next()
         if way.is_behind:
             by_base.append(by_sum)
-            by_sum = by_sum * rows.read(known.after)
+            by_sum = by_sum * reader.next()
         if way.is_normed:
-            place = normed.index(number)
-            unit = rows.read(known.units[place])
+            unit = reader.next()
             mean = jnp.sum(by_sum * unit) / rows.width
-            by_sum = (by_sum - unit * mean) * known.scales[pl.program_id(0), place]
+            by_sum = (by_sum - unit * mean) * known.scales[pl.program_id(0), normed.index(number)]
         if way.has_base:
             by_base.append(by_sum)
         by_sums.append(by_sum)
     return by_sums, reduce(jnp.add, by_base) if by_base else None
 
 
-def _ahead(known: _Known, own: range, rows: _Rows) -> Iterator[tuple[int, Array, Any]]:
-    """Each state with its number and its gradient so far; some are read before the first of them is used."""
-    count = len(known.states)
-    for start in range(0, count, _TOGETHER):
-        group = range(start, min(start + _TOGETHER, count))
-        states = [rows.read(known.states[source]) for source in group]
-        before: list[Any] = [0.0] * len(group)
-        if known.by_states:
-            before = [rows.read(known.by_states[own.index(one)]) if one in own else 0.0 for one in group]
-        yield from zip(group, states, before, strict=True)
+def _write_by_weights(to: Any, by_sums: list[Array], count: int, rows: _Rows, reader: _Reader) -> None:
+    """The gradients by the weights of so many states, of each part of the row."""
+    lane = lax.broadcasted_iota(jnp.int32, (rows.tile[0], lanes(count)), 1)
+    found = [jnp.zeros(lane.shape, jnp.float32)] * len(by_sums)
+    for source in range(count):
+        values = reader.next()
+        products = [jnp.sum(by_sum * values, axis=1, keepdims=True) for by_sum in by_sums]
+        found = [jnp.where(lane == source, one, others) for one, others in zip(products, found, strict=True)]
+    for number, one in enumerate(found):
+        place = to.at[pl.ds(0, rows.tile[0]), pl.program_id(0), pl.ds(number * count, lane.shape[1])]
+        triton.store(place, one, mask=lane < count)
 
 
 def _by_after(mixture: Mixture, units: Arrays, by: Mixed, ways: Ways) -> Array | None:
@@ -296,7 +357,7 @@ def _call(
     kinds = type(wanted)
     return pl.pallas_call(
         lambda given, *made: kernel(given, kinds(*made)),
-        grid=(given.weights.shape[0],),
+        grid=(given.states[0].shape[0],),
         in_specs=[jax.tree.map(lambda _: pl.BlockSpec(), given)],
         out_specs=jax.tree.map(lambda _: pl.BlockSpec(), wanted),
         out_shape=wanted,
@@ -311,6 +372,10 @@ def _normed(ways: Ways) -> list[int]:
     return [number for number, way in enumerate(ways) if way.is_normed]
 
 
+def _in_rows(weights_BSCM: Array) -> Array:
+    return weights_BSCM.astype(jnp.float32).reshape(-1, *weights_BSCM.shape[-2:])
+
+
 def _flat(weights_BSCM: Array) -> Array:
-    *rows, ways, states = weights_BSCM.shape
-    return weights_BSCM.astype(jnp.float32).reshape(math.prod(rows), ways * states)
+    rows = _in_rows(weights_BSCM)
+    return rows.reshape(rows.shape[0], -1)

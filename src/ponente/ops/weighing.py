@@ -1,11 +1,11 @@
 """Weights of states for each token: a small network of the last one, which may be normed before it is used.
 
-In: the last state [B, S, D]. Out: it as it is mixed, and weights [B, S, C, M] in float32. In decoding, where there are
-few tokens, it is not what is read that takes time but the number of kernels: two of ours do it all.
-B batch, S sequence, D width, C ways, M states, I inner width.
+In: the last state [B, S, D]. Out: it as it is mixed, and weights [B, S, C, M] in float32; or, where no gradient is
+made, the streams that are mixed by them. In decoding, where there are few tokens, it is not what is read that takes
+time but the number of kernels: two of ours weigh and mix.
+B batch, S sequence, D width, C ways, M states, I inner width, R rows, P parts of the width.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -15,7 +15,8 @@ from jax import Array
 from ponente.ops.gated import Activation
 from ponente.ops.gpu import has_triton
 from ponente.ops.linear import linear
-from ponente.ops.norm import rms_norm, rms_norm_beside
+from ponente.ops.mixing import Arrays, Mixture, Norms, Ways, mix_for_good
+from ponente.ops.norm import rms_norm_beside
 
 
 def gelu(x: Array) -> Array:
@@ -42,22 +43,36 @@ class Weighed(NamedTuple):
 
 def weigh(x_BSD: Array, network: Network, activation: Activation, epsilon: float) -> Weighed:
     """The weights of all states, by the last of them."""
-    if has_triton():
-        from ponente.ops.weighing_kernel import has_kernel
-
-        if has_kernel(x_BSD, network):
-            last_BSD, weights_BSCM = _weigh_by_kernel(x_BSD, network, activation, epsilon)
-            return Weighed(last_BSD, x_BSD, weights_BSCM)
     last_BSD = x_BSD
     if network.norm_D is not None:
         last_BSD, x_BSD = rms_norm_beside(x_BSD, network.norm_D, epsilon)
     return Weighed(last_BSD, x_BSD, _weights(last_BSD, network, activation, epsilon))
 
 
-def weigh_plain(x_BSD: Array, network: Network, activation: Activation, epsilon: float) -> tuple[Array, Array]:
-    """The last state as it is mixed, and the weights; kernels compute the same."""
-    last_BSD = x_BSD if network.norm_D is None else rms_norm(x_BSD, network.norm_D, epsilon)
-    return last_BSD, _weights(last_BSD, network, activation, epsilon)
+class Unweighed(NamedTuple):
+    """What is mixed by weights that a network makes of the last state."""
+
+    x_BSD: Array  # which is last, once it is normed
+    earlier: Arrays
+    after_D: Array | None  # the weight of sums that `x_BSD` is added behind
+
+
+def weigh_and_mix(
+    mixture: Unweighed, network: Network, activation: Activation, ways: Ways, epsilon: float, norms: Norms
+) -> tuple[Array, Arrays]:
+    """The last state as it is mixed, and the streams of `mix_for_good`, in passes that no gradient is made of."""
+    x_BSD, earlier, after_D = mixture
+    base_BSD = x_BSD if any(way.has_base or way.is_behind for way in ways) else None
+    if has_triton():
+        from ponente.ops import mixing_kernel, weighing_kernel
+
+        if weighing_kernel.has_kernel(x_BSD, network) and mixing_kernel.has_kernel(x_BSD):
+            last_BSD, inside = weighing_kernel.weigh_inside(x_BSD, network, epsilon)
+            states = (*earlier, last_BSD)
+            unweighed = mixing_kernel.Unweighed(inside, activation, states, base_BSD, after_D)
+            return last_BSD, mixing_kernel.mixed(unweighed, ways, epsilon, norms=norms).streams
+    last_BSD, _, weights_BSCM = weigh(x_BSD, network, activation, epsilon)
+    return last_BSD, mix_for_good(Mixture(weights_BSCM, (*earlier, last_BSD), base_BSD, after_D), ways, epsilon, norms)
 
 
 def _weights(last_BSD: Array, network: Network, activation: Activation, epsilon: float) -> Array:
@@ -73,27 +88,3 @@ def _weights(last_BSD: Array, network: Network, activation: Activation, epsilon:
     active_BSI = activation(inner_BSI).astype(last_BSD.dtype)
     made = jnp.einsum("BSI,ICM->BSCM", active_BSI, network.w_out_ICM, preferred_element_type=jnp.float32)
     return made if network.static_CM is None else made + network.static_CM.astype(jnp.float32)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _weigh_by_kernel(x_BSD: Array, network: Network, activation: Activation, epsilon: float) -> tuple[Array, Array]:
-    from ponente.ops.weighing_kernel import weigh_few
-
-    return weigh_few(x_BSD, network, activation, epsilon)
-
-
-def _forward(
-    x_BSD: Array, network: Network, activation: Activation, epsilon: float
-) -> tuple[tuple[Array, Array], tuple[Array, Network]]:
-    return _weigh_by_kernel(x_BSD, network, activation, epsilon), (x_BSD, network)
-
-
-def _backward(
-    activation: Activation, epsilon: float, kept: tuple[Array, Network], by: tuple[Array, Array]
-) -> tuple[Array, Network]:
-    _, pull = jax.vjp(lambda x, network: weigh_plain(x, network, activation, epsilon), *kept)
-    by_x, by_network = pull(by)
-    return by_x, by_network
-
-
-_weigh_by_kernel.defvjp(_forward, _backward)

@@ -1,10 +1,12 @@
-"""Weights of states by two Triton kernels, for a few tokens: the norm with the first product, and the second product.
+"""Weights of states by Triton kernels, for a few tokens: the norm with the first product, and what is behind it.
 
-XLA makes seven of them, each of which takes longer to begin than to run.
+XLA makes seven kernels of them, each of which takes longer to begin than to run. Here the first product is one, of many
+programs, each with a part of the state's width; what is behind it is computed where the weights are used, by the kernel
+that mixes (`mixing_kernel.py`).
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +19,10 @@ from ponente.ops.weighing import Network, gelu
 
 _MOST_ROWS = 64  # more have enough to read for products of XLA's own
 _WIDEST = 8192
-_COLUMNS = 16  # of a weight, that a program multiplies with: the fewest that are read whole
-_PART, _LEAST_PART = 512, 32  # numbers of a row, that meet as many rows of a weight at once
-_MOST_INNER = 1024  # which are held at once
-_WARPS = 8
+_MOST_INNER = 512  # all of them are held at once, for each way
+_PART = 64  # numbers of a row, that meet as many rows of a weight
+_COLUMNS = 128  # of a weight, that a program multiplies with
+_WARPS = 4
 
 
 def has_kernel(x: Array, network: Network) -> bool:
@@ -29,93 +31,106 @@ def has_kernel(x: Array, network: Network) -> bool:
     return is_narrow and x.size // x.shape[-1] <= _MOST_ROWS
 
 
-def weigh_few(
-    x_BSD: Array, network: Network, activation: Activation, epsilon: float, *, is_interpreted: bool = False
-) -> tuple[Array, Array]:
-    """The last state as it is mixed, and the weights, in float32."""
+class Inside(NamedTuple):
+    """What a network's weights are made of, for each row: the first product in parts, and the rest of the network."""
+
+    parts_RPI: Any  # float32
+    w_out_ICM: Any
+    static_CM: Any
+
+
+def weigh_inside(
+    x_BSD: Array, network: Network, epsilon: float, *, is_interpreted: bool = False
+) -> tuple[Array, Inside]:
+    """The last state as it is mixed, and the first product."""
     x = x_BSD.reshape(-1, x_BSD.shape[-1])
-    w_out = network.w_out_ICM
-    last, inner = _inner(x, network, activation, epsilon, is_interpreted=is_interpreted)
-    static = None if network.static_CM is None else network.static_CM.reshape(-1)
-    weights = _outer(inner, w_out.reshape(w_out.shape[0], -1), static, is_interpreted=is_interpreted)
-    mixed_last = x_BSD if last is None else last.reshape(x_BSD.shape)
-    return mixed_last, weights.reshape(*x_BSD.shape[:-1], *w_out.shape[1:])
-
-
-def _inner(
-    x: Array, network: Network, activation: Activation, epsilon: float, *, is_interpreted: bool
-) -> tuple[Array | None, Array]:
-    """The normed rows, where there is a norm with a weight, and what the network is inside."""
     (rows, width), inner = x.shape, network.w_in_DI.shape[1]
-    even = math.gcd(width, _PART)
-    part = even if even >= _LEAST_PART else pl.next_power_of_2(width)  # one, for others may not pass the row's end
-    starts = range(0, width, part)
-    active = _gelu if activation is gelu else activation
+    whole = pl.next_power_of_2(width)
 
     def kernel(given: Any, made: Any) -> None:
-        (x, w_in, norm), (inner_to, last_to) = given, made
-        row, first = pl.program_id(0), pl.program_id(1) * _COLUMNS
-        column = lax.broadcasted_iota(jnp.int32, (1, _COLUMNS), 1) + first
-        place = [lax.broadcasted_iota(jnp.int32, (part, 1), 0) + start for start in starts]
-
-        def read_part(number: int, *before: Any, of: Any) -> Array:
-            at = of.at[(*before, pl.ds(starts[number], part))]
-            return triton.load(at, mask=_one(place[number]) < width, other=0).astype(jnp.float32)
-
-        parts = [read_part(number, row, of=x) for number in range(len(starts))]
-        squares = sum((jnp.sum(values * values) for values in parts), jnp.float32(0))
-        scale = lax.rsqrt(squares / width + epsilon)
+        (x, w_in, norm), (parts, last) = given, made
+        row, part = pl.program_id(0), pl.program_id(1)
+        mine, columns = pl.ds(part * _PART, _PART), pl.ds(pl.program_id(2) * _COLUMNS, _COLUMNS)
+        is_mine = _places(_PART) + part * _PART < width
+        is_column = _places(_COLUMNS) + pl.program_id(2) * _COLUMNS < inner
+        read = triton.load(w_in.at[mine, columns], mask=is_mine[:, None] & is_column[None, :], other=0)
+        values = triton.load(x.at[row, mine], mask=is_mine, other=0).astype(jnp.float32)
+        every = triton.load(x.at[row, pl.ds(0, whole)], mask=_places(whole) < width, other=0).astype(jnp.float32)
+        scale = lax.rsqrt(jnp.sum(every * every) / width + epsilon)
         if norm is not None:
-            parts = [
-                (values * scale * read_part(number, of=norm)).astype(x.dtype).astype(jnp.float32)
-                for number, values in enumerate(parts)
-            ]
+            weight = triton.load(norm.at[mine], mask=is_mine, other=0).astype(jnp.float32)
+            normed = (values * scale * weight).astype(x.dtype)
 
-            @pl.when(pl.program_id(1) == 0)
+            @pl.when(pl.program_id(2) == 0)
             def _() -> None:
-                for number, values in enumerate(parts):
-                    to = last_to.at[row, pl.ds(starts[number], part)]
-                    triton.store(to, values.astype(x.dtype), mask=_one(place[number]) < width)
+                triton.store(last.at[row, mine], normed, mask=is_mine)
 
-        total = jnp.zeros((part, _COLUMNS), jnp.float32)
-        for number, values in enumerate(parts):
-            at = w_in.at[pl.ds(starts[number], part), pl.ds(first, _COLUMNS)]
-            read = triton.load(at, mask=(place[number] < width) & (column < inner), other=0)
-            total = total + values[:, None] * read.astype(jnp.float32)
-        product = jnp.sum(total, axis=0).astype(x.dtype).astype(jnp.float32)
-        made_here = active(product if norm is not None else product * scale).astype(x.dtype)
-        triton.store(inner_to.at[row, pl.ds(first, _COLUMNS)], made_here, mask=_one(column) < inner)
+            values = normed.astype(jnp.float32)
+        product = jnp.sum(values[:, None] * read.astype(jnp.float32), axis=0)
+        triton.store(parts.at[row, part, columns], product if norm is not None else product * scale, mask=is_column)
 
-    like = jax.ShapeDtypeStruct((rows, inner), x.dtype)
-    wanted = like, None if network.norm_D is None else jax.ShapeDtypeStruct(x.shape, x.dtype)
-    grid = rows, pl.cdiv(inner, _COLUMNS)
+    grid = rows, pl.cdiv(width, _PART), pl.cdiv(inner, _COLUMNS)
+    wanted = (
+        jax.ShapeDtypeStruct((rows, grid[1], inner), jnp.float32),
+        None if network.norm_D is None else jax.ShapeDtypeStruct(x.shape, x.dtype),
+    )
     given = x, network.w_in_DI, network.norm_D
-    made, last = _call(kernel, grid, given, wanted, "weighed_inside", is_interpreted=is_interpreted)
-    return last, made
+    parts, last = pl.pallas_call(
+        lambda given, *made: kernel(given, made),
+        grid=grid,
+        in_specs=[jax.tree.map(lambda _: pl.BlockSpec(), given)],
+        out_specs=jax.tree.map(lambda _: pl.BlockSpec(), wanted),
+        out_shape=wanted,
+        compiler_params=triton.CompilerParams(num_warps=_WARPS),
+        interpret=is_interpreted,
+        name="weighed_inside",
+    )(given)
+    mixed_last = x_BSD if last is None else last.reshape(x_BSD.shape)
+    return mixed_last, Inside(parts, network.w_out_ICM, network.static_CM)
 
 
-def _outer(inner: Array, w_out: Array, static: Array | None, *, is_interpreted: bool) -> Array:
-    """The weights, with the part that is the same for all tokens."""
-    (rows, width), count = inner.shape, w_out.shape[1]
-    block = pl.next_power_of_2(width)
+class Weigher:
+    """Makes the weights of a program's row, inside a kernel; what they are made of is being read from the first."""
 
-    def kernel(given: Any, made: Any) -> None:
-        (inner, w_out, static), (weights,) = given, made
-        row, first = pl.program_id(0), pl.program_id(1) * _COLUMNS
-        place = lax.broadcasted_iota(jnp.int32, (block, 1), 0)
-        column = lax.broadcasted_iota(jnp.int32, (1, _COLUMNS), 1) + first
-        is_column, at = _one(column) < count, pl.ds(first, _COLUMNS)
-        values = triton.load(inner.at[row, pl.ds(0, block)], mask=_one(place) < width, other=0)
-        read = triton.load(w_out.at[pl.ds(0, block), at], mask=(place < width) & (column < count), other=0)
-        total = jnp.sum(values.astype(jnp.float32)[:, None] * read.astype(jnp.float32), axis=0)
-        if static is not None:
-            total = total + triton.load(static.at[at], mask=is_column, other=0).astype(jnp.float32)
-        triton.store(weights.at[row, at], total, mask=is_column)
+    def __init__(self, inside: Inside, activation: Activation, dtype: Any, *, is_interpreted: bool) -> None:
+        parts, w_out, static = inside
+        inner, ways, states = w_out.shape
+        row, lane, place = pl.program_id(0), _places(lanes(states)), _places(pl.next_power_of_2(inner))
+        part = _places(pl.next_power_of_2(parts.shape[1]))
+        self._dtype, self._is_interpreted = dtype, is_interpreted
+        self._activation = _gelu if activation is gelu else activation
+        of_row = parts.at[row, pl.ds(0, part.size), pl.ds(0, place.size)]
+        is_part = (part[:, None] < parts.shape[1]) & (place[None, :] < inner)
+        self._parts = triton.load(of_row, mask=is_part, other=0)
+        is_weight = (place[:, None] < inner) & (lane[None, :] < states)
 
-    wanted = (jax.ShapeDtypeStruct((rows, count), jnp.float32),)
-    grid = rows, pl.cdiv(count, _COLUMNS)
-    made: tuple[Array] = _call(kernel, grid, (inner, w_out, static), wanted, "weighed", is_interpreted=is_interpreted)
-    return made[0]
+        def read_way(array: Any, way: int, mask: Array, *before: Any) -> Array:
+            at = array.at[(*before, pl.ds(way, 1), pl.ds(0, lane.size))]  # JAX does not interpret a number with a mask
+            return triton.load(at, mask=mask[..., None, :], other=0).reshape(mask.shape)
+
+        self._w_out = [read_way(w_out, way, is_weight, pl.ds(0, place.size)) for way in range(ways)]
+        self._static = [] if static is None else [read_way(static, way, lane < states) for way in range(ways)]
+
+    def write(self, to: Any) -> None:
+        """Writes the weights to the row's place [rows, ways, lanes], from where all of the program may read them."""
+        product = jnp.sum(self._parts, axis=0).astype(self._dtype).astype(jnp.float32)  # rounded as XLA's is
+        active = self._activation(product).astype(self._dtype).astype(jnp.float32)
+        for way, w_out in enumerate(self._w_out):
+            weights = jnp.sum(active[:, None] * w_out.astype(jnp.float32), axis=0)
+            if self._static:
+                weights = weights + self._static[way].astype(jnp.float32)
+            to[pl.program_id(0), way, :] = weights
+        if not self._is_interpreted:  # by one thread, which waits for none
+            triton.debug_barrier()
+
+
+def lanes(states: int) -> int:
+    """Places for a number of each state."""
+    return pl.next_power_of_2(max(states, 32))
+
+
+def _places(count: int) -> Array:
+    return lax.broadcasted_iota(jnp.int32, (count,), 0)
 
 
 def _gelu(x: Array) -> Array:
@@ -125,22 +140,3 @@ def _gelu(x: Array) -> Array:
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
     tail = 0.5 * series * jnp.exp(-z * z)  # of the normal distribution, beyond |x|
     return x * jnp.where(x < 0, tail, 1 - tail)
-
-
-def _one(index: Array) -> Array:
-    """An index along one axis of two, as one along the only axis."""
-    return index.reshape(math.prod(index.shape))
-
-
-def _call(kernel: Any, grid: tuple[int, ...], given: Any, wanted: Any, name: str, *, is_interpreted: bool) -> Any:
-    count = len(wanted)
-    return pl.pallas_call(
-        lambda given, *made: kernel(given, made[:count]),
-        grid=grid,
-        in_specs=[jax.tree.map(lambda _: pl.BlockSpec(), given)],
-        out_specs=jax.tree.map(lambda _: pl.BlockSpec(), wanted),
-        out_shape=wanted,
-        compiler_params=triton.CompilerParams(num_warps=_WARPS),
-        interpret=is_interpreted,
-        name=name,
-    )(given)

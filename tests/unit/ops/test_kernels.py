@@ -13,15 +13,18 @@ from ponente.models.mudd import MuddConfig
 from ponente.models.parameters import is_parameter
 from ponente.ops.gated import swiglu_gradients_plain
 from ponente.ops.gated_kernel import swiglu_again, swiglu_gradients
+from ponente.ops.linear import linear_each
+from ponente.ops.linear_kernel import has_kernel as has_product_kernel
+from ponente.ops.linear_kernel import products_of_few
 from ponente.ops.loss_kernel import log_normalizer
 from ponente.ops.mixing import Mixed, Mixture, Turn, Way, mix, mix_for_good, mix_plain
 from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
 from ponente.ops.mixing_kernel import mixed, mixed_gradients
 from ponente.ops.norm import rms_norm, rms_norm_beside
 from ponente.ops.norm_kernel import has_kernel, rms_norm_gradients
-from ponente.ops.weighing import Network, gelu, weigh, weigh_plain
+from ponente.ops.weighing import Network, Unweighed, gelu, weigh, weigh_and_mix
 from ponente.ops.weighing_kernel import has_kernel as has_weighing_kernel
-from ponente.ops.weighing_kernel import weigh_few
+from ponente.ops.weighing_kernel import weigh_inside
 
 
 @pytest.mark.parametrize("shape", [(4, 2048), (3, 512), (3, 7, 5)])
@@ -88,49 +91,6 @@ def with_unused(logits: jax.Array, columns: int) -> jax.Array:
     return jnp.pad(logits, ((0, 0), (0, columns)), constant_values=1e7)
 
 
-@pytest.mark.parametrize("parts", ["norm and static", "norm", "static", "neither"])
-@pytest.mark.parametrize(
-    ("rows", "width", "inner"), [((1, 1), 2048, 128), ((3, 2), 96, 20), ((2, 1), 768, 64), ((1, 2), 1000, 7)]
-)
-def test_weights_of_a_few_tokens_are_those_of_the_plain_network(
-    rows: tuple[int, int], width: int, inner: int, parts: str
-) -> None:
-    random = np.random.default_rng(0)
-    numbers = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
-    network = Network(
-        norm_D=1 + numbers(width) if "norm" in parts else None,
-        w_in_DI=numbers(width, inner) / width**0.5,
-        w_out_ICM=numbers(inner, 4, 5),
-        static_CM=numbers(4, 5) if "static" in parts else None,
-    )
-    x, activation = 3 * numbers(*rows, width), gelu
-    assert has_weighing_kernel(x, network) and not has_weighing_kernel(numbers(65, 1, width), network)
-    found = weigh_few(x, network, activation, 1e-5, is_interpreted=True)
-    for one, other in zip(found, weigh_plain(x, network, activation, 1e-5), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
-
-
-def test_the_kernel_of_a_few_weights_has_the_gradients_of_the_plain_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = jax.random.split(jax.random.key(0), 4)
-    x, w_in, w_out = (
-        jax.random.normal(key, shape) for key, shape in zip(keys, [(1, 2, 32), (32, 8), (8, 4, 3)], strict=False)
-    )
-    network = Network(1 + jax.random.normal(keys[3], (32,)), w_in, w_out, None)
-
-    def gradients() -> Any:
-        def loss(x: jax.Array, network: Network) -> jax.Array:
-            weighed = weigh(x, network, jax.nn.silu, 1e-5)
-            return jnp.sum(jnp.sin(weighed.last_BSD)) + jnp.sum(jnp.cos(weighed.weights_BSCM)) + jnp.sum(weighed.x_BSD)
-
-        return jax.tree.leaves(jax.grad(loss, argnums=(0, 1))(x, network))
-
-    expected, few = gradients(), partial(weigh_few, is_interpreted=True)
-    monkeypatch.setattr("ponente.ops.weighing.has_triton", lambda: True)
-    monkeypatch.setattr("ponente.ops.weighing_kernel.weigh_few", few)
-    for one, other in zip(gradients(), expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
-
-
 PLAIN, NORMED, ADDED, BOTH = Way(), Way(is_normed=True), Way(has_base=True), Way(has_base=True, is_normed=True)
 BEHIND = Way(is_normed=True, is_behind=True)
 MIXTURES = {
@@ -138,6 +98,65 @@ MIXTURES = {
     "three ways beside the last state": ((BOTH, BOTH, BEHIND), 2, (2, 3, 512), False),
     "two ways beside it": ((ADDED, BEHIND), 1, (2, 33), True),
 }
+
+
+@pytest.mark.parametrize("parts", ["norm and static", "norm", "static", "neither"])
+@pytest.mark.parametrize(
+    ("rows", "width", "inner", "count"),
+    [((1, 1), 2048, 128, 3), ((3, 2), 96, 20, 34), ((2, 1), 768, 64, 1), ((1, 2), 1000, 7, 5), ((1, 1), 40, 300, 2)],
+)
+def test_a_few_tokens_are_weighed_and_mixed_as_by_the_plain_network(
+    rows: tuple[int, int], width: int, inner: int, count: int, parts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(0)
+    numbers = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
+    network = Network(
+        norm_D=1 + numbers(width) if "norm" in parts else None,
+        w_in_DI=numbers(width, inner) / width**0.5,
+        w_out_ICM=numbers(inner, 4, count) / inner**0.5,
+        static_CM=numbers(4, count) if "static" in parts else None,
+    )
+    x, earlier = 3 * numbers(*rows, width), tuple(numbers(*rows, width) for _ in range(count - 1))
+    ways, norms = (BOTH, NORMED, PLAIN, BEHIND), (numbers(width), None, numbers(width), None)
+    mixture = Unweighed(x, earlier, numbers(width))
+    assert has_weighing_kernel(x, network) and not has_weighing_kernel(numbers(65, 1, width), network)
+    weighed = weigh(x, network, gelu, 1e-5)
+    whole = Mixture(weighed.weights_BSCM, (*earlier, weighed.last_BSD), x, mixture.after_D)
+    expected = weighed.last_BSD, *mix_plain(whole, ways, 1e-5, norms)
+    plain_last, plain = weigh_and_mix(mixture, network, gelu, ways, 1e-5, norms)
+    monkeypatch.setattr("ponente.ops.weighing.has_triton", lambda: True)
+    monkeypatch.setattr("ponente.ops.weighing_kernel.weigh_inside", partial(weigh_inside, is_interpreted=True))
+    monkeypatch.setattr("ponente.ops.mixing_kernel.mixed", partial(mixed, is_interpreted=True))
+    last, streams = weigh_and_mix(mixture, network, gelu, ways, 1e-5, norms)
+    for found in ((plain_last, *plain), (last, *streams)):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=5e-5, atol=5e-5)
+
+
+@pytest.mark.parametrize("rows", [(1, 1), (3, 2), (16, 1)])
+def test_products_of_a_few_rows_and_their_gradients_are_those_of_each(
+    rows: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = jax.random.split(jax.random.key(0), 6)
+    xs = tuple(jax.random.normal(key, (*rows, 512), jnp.bfloat16) for key in keys[:3])
+    shapes = (512, 4, 64), (512, 64), (512, 2, 64)
+    each = zip(keys[3:], shapes, strict=True)
+    weights = tuple((jax.random.normal(key, shape) / 512**0.5).astype(jnp.bfloat16) for key, shape in each)
+    assert has_product_kernel(xs, weights)
+    assert not has_product_kernel((jnp.zeros((17, 1, 512), jnp.bfloat16),) * 3, weights)
+    assert not has_product_kernel(tuple(x.astype(jnp.float32) for x in xs), weights)
+
+    def value_and_gradients() -> Any:
+        value, pull = jax.vjp(linear_each, xs, weights)
+        return value, pull(jax.tree.map(jnp.cos, value))
+
+    expected = value_and_gradients()
+    kernel = partial(products_of_few, is_interpreted=True)
+    monkeypatch.setattr("ponente.ops.linear.has_triton", lambda: True)
+    monkeypatch.setattr("ponente.ops.linear_kernel.products_of_few", kernel)
+    assert "products_of_few" in str(jax.make_jaxpr(linear_each)(xs, weights))
+    for one, other in zip(jax.tree.leaves(value_and_gradients()), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one.astype(jnp.float32), other.astype(jnp.float32), rtol=0.02, atol=0.02)
 
 
 def test_streams_are_multiplied_with_weights_where_no_gradient_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
