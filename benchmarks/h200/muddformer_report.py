@@ -143,6 +143,8 @@ def page(runs: list[Run], pictures: list[str]) -> str:
         conclusion(losses, found),
         "\n".join(f"![{alt}]({name})" for alt, name in zip(("validation losses", "gains"), pictures, strict=True)),
         "Curves are means over the same seeds as those of the table.",
+        "## What it does not say",
+        limits(runs),
         "## How it was run",
         how(runs),
     ]
@@ -160,6 +162,16 @@ def setting(runs: list[Run]) -> str:
         f"AdamW with learning rate {size['learning_rate']:g}, warmup and a cosine to a tenth, products in bfloat16. A "
         "seed decides the order of the data and the first weights, which are the same in all variants where they share "
         f"them: {first_step(runs)} Losses are nats a token over the whole validation text, after the last step."
+    )
+
+
+def limits(runs: list[Run]) -> str:
+    """What the runs leave open."""
+    tokens, parameters = runs[0].losses[VALIDATION][-1][0], runs[0].parameters
+    return (
+        f"{tokens / parameters:.1f} tokens for each parameter are early training: the gains are of how fast a model "
+        "learns, and say little of models that have seen all they can use. The learning rate is the same in all "
+        "variants, chosen for none of them. Seeds change the data's order and the first weights; the text is one."
     )
 
 

@@ -24,6 +24,7 @@ from ponente.ops.weighing_kernel import Inside, Weigher, lanes
 
 _WIDEST = 4096  # numbers of a row: all ways' sums of it are held at once
 _AHEAD = 4  # arrays that are being read while one is used, for reads take long
+_SOME_AHEAD = 0
 _FAR_AHEAD = 32  # the same, where few programs run: what they need of registers is there
 _NUMBERS = 8  # of a row that each thread has
 _PART = 32 * _NUMBERS  # what a warp has of a row: it adds up such a part without waiting for others
@@ -166,7 +167,7 @@ def mixed(
         weigher = None
         if isinstance(mixture, Unweighed):
             weigher = Weigher(given.weights, mixture.activation, state.dtype, is_interpreted=is_interpreted)
-        reader = _Reader(rows, given.in_order(ways), 0 if weigher is None else _FAR_AHEAD)
+        reader = _Reader(rows, given.in_order(ways), _SOME_AHEAD if weigher is None else _FAR_AHEAD)
         if weigher is not None:
             weigher.write(made.weights)
         row, weights = pl.program_id(0), given.weights if weigher is None else made.weights
