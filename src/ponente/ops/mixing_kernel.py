@@ -58,6 +58,7 @@ class _Rows:
     """The rows of states, each in parts; a program has one, whose tile is as large as the next powers of two."""
 
     width: int
+    is_interpreted: bool
 
     @property
     def parts(self) -> int:
@@ -86,8 +87,29 @@ class _Rows:
     def write(self, array: Any, values: Array) -> None:
         triton.store(self._place(array), values.astype(array.dtype), mask=self._is_there())
 
+    def sums(self, tiles: Sequence[Array]) -> list[Array]:
+        """The sum of each tile; warps wait for each other once for all of them."""
+        lane = lax.broadcasted_iota(jnp.int32, (self.tile[0], lanes(len(tiles))), 1)
+        found = jnp.zeros(lane.shape, jnp.float32)
+        for number, tile in enumerate(tiles):
+            found = jnp.where(lane == number, jnp.sum(tile, axis=1, keepdims=True), found)
+        total, place = jnp.sum(found, axis=0), lax.broadcasted_iota(jnp.int32, (lane.shape[1],), 0)
+        return [jnp.sum(jnp.where(place == number, total, 0)) for number in range(len(tiles))]
+
     def zeros(self) -> Array:
         return jnp.zeros(self.tile, jnp.float32)
+
+    def plus_product(self, total: Array, tile: Array, factor: Array) -> Array:
+        """total + tile * factor, in one instruction; of a product and a sum XLA's Triton makes two."""
+        if self.is_interpreted:
+            return total + tile * factor
+        given = [tile, jnp.broadcast_to(factor, tile.shape), jnp.broadcast_to(total, tile.shape)]
+        like = [jax.ShapeDtypeStruct(tile.shape, jnp.float32)]
+        asm, constraints = "fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f"
+        (made,) = triton.elementwise_inline_asm(
+            asm, args=given, constraints=constraints, pack=1, result_shape_dtypes=like
+        )
+        return made
 
     def _place(self, array: Any) -> Any:
         whole = pl.ds(0, self.tile[0]), pl.ds(0, self.tile[1])
@@ -122,7 +144,7 @@ class _Reader:
 class _Sources(NamedTuple):
     """What the kernel of sums takes."""
 
-    weights: Any  # [rows, ways, states], or what they are made of
+    weights: Any  # [rows, ways * states], or what they are made of
     states: tuple[Any, ...]
     base: Any
     after: Any
@@ -160,7 +182,7 @@ def mixed(
     """
     assert norms is None or not keeps_units
     state, count = mixture.states[0], len(mixture.states)
-    rows, normed = _Rows(state.shape[-1]), _normed(ways)
+    rows, normed = _Rows(state.shape[-1], is_interpreted), _normed(ways)
     behind = [number for number, way in enumerate(ways) if way.is_behind and keeps_units]
 
     def kernel(given: _Sources, made: _Sums) -> None:
@@ -174,13 +196,18 @@ def mixed(
         sums = [rows.zeros()] * len(ways)
         for source in range(count):
             values = reader.next()
-            sums = [total + weights[row, way, source] * values for way, total in enumerate(sums)]
+            each = [weights[row, way * count + source] for way in range(len(ways))]
+            sums = [rows.plus_product(total, values, weight) for total, weight in zip(sums, each, strict=True)]
         base: Any = None if given.base is None else reader.next()
+        if weigher is not None:  # which takes registers, but less time than one after the other
+            bare = [total + base if way.has_base else total for way, total in zip(ways, sums, strict=True)]
+            squares = rows.sums([bare[number] * bare[number] for number in normed])
         for number, (way, total) in enumerate(zip(ways, sums, strict=True)):
             if way.has_base:
                 total = total + base
             if way.is_normed:
-                scale = lax.rsqrt(jnp.sum(total * total) / rows.width + epsilon)
+                square = jnp.sum(total * total) if weigher is None else squares[normed.index(number)]
+                scale = lax.rsqrt(square / rows.width + epsilon)
                 made.scales[row, normed.index(number)] = scale
                 total = total * scale
             if number in behind:
@@ -191,12 +218,12 @@ def mixed(
                 total = total * reader.next()
             rows.write(made.streams[number], total)
 
-    weights = _in_rows(mixture.weights_BSCM) if isinstance(mixture, Mixture) else mixture.inside
+    weights = _flat(mixture.weights_BSCM) if isinstance(mixture, Mixture) else mixture.inside
     beside = mixture.states, mixture.base_BSD, mixture.after_D, norms or (None,) * len(ways)
     given = _Sources(weights, *rows.of(beside))
     like = jax.ShapeDtypeStruct(given.states[0].shape, state.dtype)
     scales = jax.ShapeDtypeStruct((like.shape[0], max(1, len(normed))), jnp.float32)
-    room = (like.shape[0], len(ways), lanes(count)) if isinstance(mixture, Unweighed) else None
+    room = (like.shape[0], lanes(len(ways) * count)) if isinstance(mixture, Unweighed) else None
     wanted = _Sums(
         streams=(like,) * len(ways),
         behind=(like,) * len(behind),
@@ -243,7 +270,7 @@ def mixed_gradients(
             what the one that followed left to this one.
     """
     state, count = mixture.states[0], len(mixture.states)
-    rows = _Rows(state.shape[-1])
+    rows = _Rows(state.shape[-1], is_interpreted)
     own = range(count - 1, count) if turn.owes else range(count)  # the states whose gradients are made here
 
     def kernel(known: _Known, made: _Gradients) -> None:
@@ -259,8 +286,10 @@ def mixed_gradients(
         terms += [(reader.next(), known.owed_weights, way * (count + 1)) for way in range(len(known.owed_sums))]
         row = pl.program_id(0)
         for source, array in zip(own, made.by_states, strict=True):
-            total: Any = reader.next() if known.by_states else 0.0
-            rows.write(array, reduce(jnp.add, (term * weights[row, at + source] for term, weights, at in terms), total))
+            total = reader.next() if known.by_states else rows.zeros()
+            for term, weights, at in terms:
+                total = rows.plus_product(total, term, weights[row, at + source])
+            rows.write(array, total)
 
     weights = _flat(mixture.weights_BSCM)
     earlier = () if turn.begins else by.states[own[0] :]
@@ -302,19 +331,20 @@ def _of_streams(known: _Known, ways: Ways) -> Iterator[Any]:
 
 def _by_sums(known: _Known, ways: Ways, rows: _Rows, reader: _Reader) -> tuple[list[Array], Array | None]:
     """The gradients by the sums of all ways, before their norms, and by the base."""
-    by_sums, by_base, normed = [], [], _normed(ways)
+    by_sums, by_base, units = [], [], dict[int, Array]()
     for number, way in enumerate(ways):
         by_sum = reader.next()
         if way.is_behind:
             by_base.append(by_sum)
             by_sum = by_sum * reader.next()
         if way.is_normed:
-            unit = reader.next()
-            mean = jnp.sum(by_sum * unit) / rows.width
-            by_sum = (by_sum - unit * mean) * known.scales[pl.program_id(0), normed.index(number)]
-        if way.has_base:
-            by_base.append(by_sum)
+            units[number] = reader.next()
         by_sums.append(by_sum)
+    along = rows.sums([by_sums[number] * unit for number, unit in units.items()])
+    for place, (number, unit) in enumerate(units.items()):
+        scale = known.scales[pl.program_id(0), place]
+        by_sums[number] = (by_sums[number] - unit * (along[place] / rows.width)) * scale
+    by_base += [by_sum for way, by_sum in zip(ways, by_sums, strict=True) if way.has_base]
     return by_sums, reduce(jnp.add, by_base) if by_base else None
 
 
@@ -373,10 +403,6 @@ def _normed(ways: Ways) -> list[int]:
     return [number for number, way in enumerate(ways) if way.is_normed]
 
 
-def _in_rows(weights_BSCM: Array) -> Array:
-    return weights_BSCM.astype(jnp.float32).reshape(-1, *weights_BSCM.shape[-2:])
-
-
 def _flat(weights_BSCM: Array) -> Array:
-    rows = _in_rows(weights_BSCM)
-    return rows.reshape(rows.shape[0], -1)
+    *rows, ways, states = weights_BSCM.shape
+    return weights_BSCM.astype(jnp.float32).reshape(math.prod(rows), ways * states)

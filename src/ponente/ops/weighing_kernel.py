@@ -35,8 +35,8 @@ class Inside(NamedTuple):
     """What a network's weights are made of, for each row: the first product in parts, and the rest of the network."""
 
     parts_RPI: Any  # float32
-    w_out_ICM: Any
-    static_CM: Any
+    w_out: Any  # [inner width, ways * states]
+    static: Any  # [ways * states]
 
 
 def weigh_inside(
@@ -86,7 +86,8 @@ def weigh_inside(
         name="weighed_inside",
     )(given)
     mixed_last = x_BSD if last is None else last.reshape(x_BSD.shape)
-    return mixed_last, Inside(parts, network.w_out_ICM, network.static_CM)
+    static = None if network.static_CM is None else network.static_CM.reshape(-1)
+    return mixed_last, Inside(parts, network.w_out_ICM.reshape(inner, -1), static)
 
 
 class Weigher:
@@ -94,39 +95,31 @@ class Weigher:
 
     def __init__(self, inside: Inside, activation: Activation, dtype: Any, *, is_interpreted: bool) -> None:
         parts, w_out, static = inside
-        inner, ways, states = w_out.shape
-        row, lane, place = pl.program_id(0), _places(lanes(states)), _places(pl.next_power_of_2(inner))
+        inner, count = w_out.shape
+        lane, place = _places(lanes(count)), _places(pl.next_power_of_2(inner))
         part = _places(pl.next_power_of_2(parts.shape[1]))
         self._dtype, self._is_interpreted = dtype, is_interpreted
         self._activation = _gelu if activation is gelu else activation
-        of_row = parts.at[row, pl.ds(0, part.size), pl.ds(0, place.size)]
+        of_row = parts.at[pl.program_id(0), pl.ds(0, part.size), pl.ds(0, place.size)]
         is_part = (part[:, None] < parts.shape[1]) & (place[None, :] < inner)
         self._parts = triton.load(of_row, mask=is_part, other=0)
-        is_weight = (place[:, None] < inner) & (lane[None, :] < states)
-
-        def read_way(array: Any, way: int, mask: Array, *before: Any) -> Array:
-            at = array.at[(*before, pl.ds(way, 1), pl.ds(0, lane.size))]  # JAX does not interpret a number with a mask
-            return triton.load(at, mask=mask[..., None, :], other=0).reshape(mask.shape)
-
-        self._w_out = [read_way(w_out, way, is_weight, pl.ds(0, place.size)) for way in range(ways)]
-        self._static = [] if static is None else [read_way(static, way, lane < states) for way in range(ways)]
+        is_weight, every = (place[:, None] < inner) & (lane[None, :] < count), pl.ds(0, lane.size)
+        self._w_out = triton.load(w_out.at[pl.ds(0, place.size), every], mask=is_weight, other=0)
+        self._static = None if static is None else triton.load(static.at[every], mask=lane < count, other=0)
 
     def write(self, to: Any) -> None:
-        """Writes the weights to the row's place [rows, ways, lanes], from where all of the program may read them."""
+        """Writes the weights to the row's place [rows, lanes], from where all of the program may read them."""
         product = jnp.sum(self._parts, axis=0).astype(self._dtype).astype(jnp.float32)  # rounded as XLA's is
         active = self._activation(product).astype(self._dtype).astype(jnp.float32)
-        for way, w_out in enumerate(self._w_out):
-            weights = jnp.sum(active[:, None] * w_out.astype(jnp.float32), axis=0)
-            if self._static:
-                weights = weights + self._static[way].astype(jnp.float32)
-            to[pl.program_id(0), way, :] = weights
+        weights = jnp.sum(active[:, None] * self._w_out.astype(jnp.float32), axis=0)
+        to[pl.program_id(0), :] = weights if self._static is None else weights + self._static.astype(jnp.float32)
         if not self._is_interpreted:  # by one thread, which waits for none
             triton.debug_barrier()
 
 
-def lanes(states: int) -> int:
-    """Places for a number of each state."""
-    return pl.next_power_of_2(max(states, 32))
+def lanes(count: int) -> int:
+    """Places for so many numbers, one or more for each thread of a warp."""
+    return pl.next_power_of_2(max(count, 32))
 
 
 def _places(count: int) -> Array:
