@@ -1,9 +1,9 @@
 """What connections over depth cost: a MUDDFormer of the paper's 1.4B shape beside its baseline, training and decoding.
 
-Run:  python benchmarks/h200/connections.py [--variants baseline default …] [--rows 16] [--batches 1 16] [--help]
+Run:  python benchmarks/h200/connections.py [--variants baseline default …] [--rows 16] [--batches 1 16] [--kernels 0]
 Out:  of each variant, milliseconds a step and a decoded token (medians of rounds in which all run in turn), the memory
       of a step by the compiler's account, and these against the first variant; last a line of JSON. Tokens are random,
-      and nothing is recomputed (`gradient_checkpointing: false`).
+      and nothing is recomputed (`gradient_checkpointing: false`). With --kernels, also those that take longest.
 Cost: needs a GPU; at defaults, about five minutes of one H200, half of them compilation.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes import Shape
+from traced import kernels
 from variants import batch_of, first_state, settings_of
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")  # the states of all variants are there at once
@@ -46,6 +47,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 16], help="prompts that are decoded at once")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of each")
     parser.add_argument("--new", type=int, default=128, help="tokens that are decoded")
+    parser.add_argument("--kernels", type=int, default=0, help="so many are told of each step and token")
     options = parser.parse_args()
     shape = Shape(
         layers=options.layers,
@@ -57,9 +59,9 @@ def main() -> None:
     )
     figures: dict[str, dict[str, float]] = {name: {} for name in options.variants}
     if options.rows:
-        train(figures, shape, options.rows)
+        train(figures, shape, options.rows, options.kernels)
     for batch in options.batches:
-        decode(figures, shape, batch, options.prompt, options.new)
+        decode(figures, shape, batch, options.prompt, options.new, options.kernels)
     first = figures[options.variants[0]]
     for name, row in figures.items():
         row |= {f"{key}_ratio": _ratio(key, value, first[key]) for key, value in row.items()}
@@ -91,8 +93,12 @@ def model_of(name: str, shape: Shape) -> Any:
     )
 
 
-def train(figures: dict[str, dict[str, float]], shape: Shape, rows: int) -> None:
-    """Memory and milliseconds of a step."""
+def train(figures: dict[str, dict[str, float]], shape: Shape, rows: int, told: int = 0) -> None:
+    """Memory and milliseconds of a step.
+
+    Args:
+        told: how many kernels are printed.
+    """
     import jax
 
     from ponente.train.fitting import GIB, Need
@@ -119,9 +125,12 @@ def train(figures: dict[str, dict[str, float]], shape: Shape, rows: int) -> None
 
     for name, seconds in in_turn({name: run(name) for name in figures}, ROUNDS).items():
         figures[name]["step_ms"] = 1e3 * seconds / STEPS
+        tell_kernels(f"a step of {name}", run(name), STEPS, told)
 
 
-def decode(figures: dict[str, dict[str, float]], shape: Shape, batch: int, prompt: int, new: int) -> None:
+def decode(
+    figures: dict[str, dict[str, float]], shape: Shape, batch: int, prompt: int, new: int, told: int = 0
+) -> None:
     """Milliseconds of a token, with prompts that were read before."""
     import jax
     import jax.numpy as jnp
@@ -148,8 +157,23 @@ def decode(figures: dict[str, dict[str, float]], shape: Shape, batch: int, promp
             lambda begun: decoded(model, *begun, rule, np.int32(new))[1].new_BN,
         )
 
-    for name, seconds in in_turn({name: run(name) for name in figures}, DECODED_ROUNDS).items():
+    runs = {name: run(name) for name in figures}
+    for name, seconds in in_turn(runs, DECODED_ROUNDS).items():
         figures[name][f"token_ms_{batch}"] = 1e3 * seconds / (new - 1)  # the first comes of the prompt
+        begin, go = runs[name]
+        given = jax.block_until_ready(begin()) if told else None
+        tell_kernels(f"a token of {name} with {batch} rows", partial(go, given), new - 1, told)
+
+
+def tell_kernels(what: str, run: Callable[[], Any], times: int, told: int) -> None:
+    """Prints the kernels that take longest in a run of so many steps or tokens."""
+    if not told:
+        return
+    found = kernels(run)
+    busy, count = (sum(getattr(one, key) for one in found) / times for key in ("microseconds", "count"))
+    print(f"  {what}: {busy / 1e3:.3f} ms in {count:.0f} kernels", flush=True)
+    for one in found[:told]:
+        print(f"    {one.microseconds / times:10.1f} us in {one.count / times:6.1f}  {one.name}", flush=True)
 
 
 def in_turn(contestants: dict[str, Any], rounds: int) -> dict[str, float]:

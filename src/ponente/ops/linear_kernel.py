@@ -15,8 +15,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 _MOST_ROWS = 16  # of a block of a tensor core's product
-_PART, _COLUMNS = 256, 64  # of a weight, that a program reads
-_WARPS = 4
+_PART, _COLUMNS = 256, 128  # of a weight, that a program reads
+_WARPS = 8
 
 
 def has_kernel(xs: Sequence[Array], weights: Sequence[Any]) -> bool:

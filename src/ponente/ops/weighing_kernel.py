@@ -56,18 +56,16 @@ def weigh_inside(
         read = triton.load(w_in.at[mine, columns], mask=is_mine[:, None] & is_column[None, :], other=0)
         values = triton.load(x.at[row, mine], mask=is_mine, other=0).astype(jnp.float32)
         every = triton.load(x.at[row, pl.ds(0, whole)], mask=_places(whole) < width, other=0).astype(jnp.float32)
-        scale = lax.rsqrt(jnp.sum(every * every) / width + epsilon)
         if norm is not None:
-            weight = triton.load(norm.at[mine], mask=is_mine, other=0).astype(jnp.float32)
-            normed = (values * scale * weight).astype(x.dtype)
+            values = values * triton.load(norm.at[mine], mask=is_mine, other=0).astype(jnp.float32)
+        product = jnp.sum(values[:, None] * read.astype(jnp.float32), axis=0)
+        scale = lax.rsqrt(jnp.sum(every * every) / width + epsilon)  # for which the product need not wait
+        triton.store(parts.at[row, part, columns], product * scale, mask=is_column)
+        if norm is not None:
 
             @pl.when(pl.program_id(2) == 0)
             def _() -> None:
-                triton.store(last.at[row, mine], normed, mask=is_mine)
-
-            values = normed.astype(jnp.float32)
-        product = jnp.sum(values[:, None] * read.astype(jnp.float32), axis=0)
-        triton.store(parts.at[row, part, columns], product if norm is not None else product * scale, mask=is_column)
+                triton.store(last.at[row, mine], (values * scale).astype(x.dtype), mask=is_mine)
 
     grid = rows, pl.cdiv(width, _PART), pl.cdiv(inner, _COLUMNS)
     wanted = (

@@ -139,7 +139,7 @@ def test_products_of_a_few_rows_and_their_gradients_are_those_of_each(
 ) -> None:
     keys = jax.random.split(jax.random.key(0), 6)
     xs = tuple(jax.random.normal(key, (*rows, 512), jnp.bfloat16) for key in keys[:3])
-    shapes = (512, 4, 64), (512, 64), (512, 2, 64)
+    shapes = (512, 4, 64), (512, 128), (512, 2, 64)
     each = zip(keys[3:], shapes, strict=True)
     weights = tuple((jax.random.normal(key, shape) / 512**0.5).astype(jnp.bfloat16) for key, shape in each)
     assert has_product_kernel(xs, weights)

@@ -1,0 +1,124 @@
+"""How near kernels of mixtures come to the speed of the GPU's memory, with rows cut and read ahead in several ways.
+
+Run:  python benchmarks/h200/mixing.py [--settings 8:4 16:2 …] [--states 10 22] [--rows 32768] [--width 2048] [--help]
+In:   random numbers. A setting is the numbers of a row that a thread has, and the arrays that are read ahead.
+Out:  for each kernel and setting, milliseconds on the device, and how much of the speed of a sum of two arrays by XLA
+      it moves its bytes with. `sums` are of a forward pass; `alone`, `owing` and `taking` make gradients: of one
+      mixture, of one that leaves them to the one before it, and of that one.
+Cost: needs a GPU; at defaults, about a minute and a half of one H200, most of it compilation.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))  # on a lent machine nothing is installed
+
+import jax
+import jax.numpy as jnp
+from traced import kernels
+
+from ponente.ops import mixing_kernel
+from ponente.ops.mixing import Debt, Mixed, Mixture, Turn, Way
+
+WAYS = (*[Way(has_base=True, is_normed=True)] * 3, Way(is_normed=True, is_behind=True))  # of 20 layers and more
+KINDS = {
+    "sums": None,
+    "alone": Turn(),
+    "owing": Turn(owes=True),
+    "taking": Turn(owed_ways=len(WAYS)),
+}
+RUNS = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--settings", nargs="+", type=_setting, default=[(8, 3), (8, 4), (16, 2), (16, 4)])
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--states", nargs="+", type=int, default=[10, 23])
+    parser.add_argument("--rows", type=int, default=32_768)
+    parser.add_argument("--width", type=int, default=2048)
+    options = parser.parse_args()
+    row = jax.ShapeDtypeStruct((1, options.rows, options.width), jnp.bfloat16)
+    a, b = filled((row, row))
+    (sum_of_two,) = kernels(repeated(jax.jit(jnp.add), (a, b)))
+    speed = RUNS * 3 * a.nbytes / sum_of_two.microseconds / 1e6
+    print(f"  sum of two arrays: {speed:.2f} TB/s", flush=True)
+    lowered = {}
+    for numbers, ahead in options.settings:
+        mixing_kernel._NUMBERS, mixing_kernel._PART, mixing_kernel._AHEAD = numbers, 32 * numbers, ahead
+        for kind in options.kinds:
+            for states in options.states:
+                call, shapes = program(kind, states, row)
+                lowered[kind, states, numbers, ahead] = call.lower(*shapes), shapes  # with this setting
+    with ThreadPoolExecutor() as pool:
+        compiled = pool.map(lambda one: one[0].compile(), lowered.values())
+    for ((kind, states, numbers, ahead), (_, shapes)), run in zip(lowered.items(), compiled, strict=True):
+        given = filled(shapes)
+        of_ours = [one for one in kernels(repeated(run, given)) if "mixed" in one.name]
+        milliseconds = sum(one.microseconds for one in of_ours) / RUNS / 1e3
+        moved = arrays_moved(kind, states) * a.nbytes / 1e9 / milliseconds
+        print(
+            f"  {kind:<8}{states:>3} states, {numbers:>2} numbers, {ahead} ahead: {milliseconds:7.3f} ms, "
+            f"{moved:.2f} TB/s ({moved / speed:.3f})",
+            flush=True,
+        )
+
+
+def program(kind: str, states: int, row: Any) -> tuple[Any, Any]:
+    """A kernel's call, which is made when it is lowered, and what it takes."""
+    rows, width = row.shape[1:]
+    weights = jax.ShapeDtypeStruct((1, rows, len(WAYS), states), jnp.float32)
+    after = jax.ShapeDtypeStruct((width,), jnp.bfloat16)
+    mixture = Mixture(weights, (row,) * states, row, after)
+    turn = KINDS[kind]
+    if turn is None:
+        return jax.jit(lambda mixture: mixing_kernel.mixed(mixture, WAYS, 1e-6, keeps_units=True)), (mixture,)
+    more = jax.ShapeDtypeStruct((1, rows, len(WAYS), states + 1), jnp.float32)
+    debt = Debt(more, (row,) * len(WAYS)) if turn.owed_ways else None
+    scales = jax.ShapeDtypeStruct((rows, len(WAYS)), jnp.float32)
+    given = (row,) * states, mixture._replace(base_BSD=None), (row,) * len(WAYS), scales, (row,) * len(WAYS), debt
+
+    def gradients(by_states: Any, mixture: Mixture, units: Any, scales: Any, by_streams: Any, debt: Any) -> Any:
+        made, left = mixing_kernel.mixed_gradients(
+            mixture, units, scales, Mixed(by_streams, by_states, debt), WAYS, turn
+        )
+        return made.states, (made.weights_BSCM, made.base_BSD, left)
+
+    return jax.jit(gradients), given
+
+
+def arrays_moved(kind: str, states: int) -> int:
+    """How many arrays of states' size a kernel reads and writes at least."""
+    ways = len(WAYS)
+    if kind == "sums":
+        return states + 1 + ways + 1
+    own = 1 if kind == "owing" else states
+    return 2 * ways + states + 2 * own + 1 + (0 if kind == "alone" else ways)
+
+
+def filled(tree: Any) -> Any:
+    """Arrays of such shapes, with numbers near 0."""
+    leaves, structure = jax.tree.flatten(tree)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    make = jax.jit(lambda key, like: (0.1 * jax.random.normal(key, like.shape)).astype(like.dtype), static_argnums=1)
+    return jax.tree.unflatten(structure, [make(key, like) for key, like in zip(keys, leaves, strict=True)])
+
+
+def repeated(run: Callable[..., Any], given: Any) -> Callable[[], Any]:
+    jax.block_until_ready(run(*given))
+    return lambda: [jax.block_until_ready(run(*given)) for _ in range(RUNS)][-1]
+
+
+def _setting(text: str) -> tuple[int, int]:
+    numbers, _, ahead = text.partition(":")
+    if not (numbers.isdigit() and ahead.isdigit()):
+        raise argparse.ArgumentTypeError(f"found {text}; needed NUMBERS:AHEAD, such as 8:4")
+    return int(numbers), int(ahead)
+
+
+if __name__ == "__main__":
+    main()
