@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes import Shape
-from traced import kernels
+from traced import traced
 from variants import batch_of, first_state, settings_of
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")  # the states of all variants are there at once
@@ -169,11 +169,11 @@ def tell_kernels(what: str, run: Callable[[], Any], times: int, told: int) -> No
     """Prints the kernels that take longest in a run of so many steps or tokens."""
     if not told:
         return
-    found = kernels(run)
-    busy, count = (sum(getattr(one, key) for one in found) / times for key in ("microseconds", "count"))
-    print(f"  {what}: {busy / 1e3:.3f} ms in {count:.0f} kernels", flush=True)
-    for one in found[:told]:
-        print(f"    {one.microseconds / times:10.1f} us in {one.count / times:6.1f}  {one.name}", flush=True)
+    found = traced(run)
+    every = [spent for each in found.values() for spent in each]
+    print(f"  {what}: {sum(every) / times:.3f} ms in {len(every) / times:.0f} kernels", flush=True)
+    for name, each in list(found.items())[:told]:
+        print(f"    {1e3 * sum(each) / times:10.1f} us in {len(each) / times:6.1f}  {name}", flush=True)
 
 
 def in_turn(contestants: dict[str, Any], rounds: int) -> dict[str, float]:

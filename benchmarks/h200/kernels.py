@@ -14,10 +14,10 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import train
+from traced import Ran, read
 
 FIRST, STEPS = 8, 3  # of the profile
 SHORT = 0.01  # a gap in milliseconds, as one kernel follows another
@@ -25,25 +25,10 @@ KINDS = {  # the first pattern that a kernel's name or its operation matches
     "copies and zeros": r"^Mem|memcpy|memset|^copy|^wrapped_copy",
     "attention": r"cudnn|flash|sdpa|fmha",
     "products": r"nvjet|gemm|cublas|cutlass|xmma|splitK",
-    "our kernels": r"mixed|swiglu_gradients|loss_slopes|log_normalizer",
+    "our kernels": r"mixed|weighed|products_of_few|swiglu|rms_norm_gradients|loss_slopes|log_normalizer",
     "fusions with reductions": r"reduc|input_.*fusion",
     "other fusions": r"",
 }
-
-
-@dataclass(frozen=True)
-class Ran:
-    """A kernel that ran."""
-
-    kernel: str
-    operation: str  # of XLA's program
-    source: str  # the part of JAX's program
-    start: float
-    milliseconds: float
-
-    @property
-    def kind(self) -> str:
-        return next(kind for kind, name in KINDS.items() if re.search(name, f"{self.kernel} {self.operation}"))
 
 
 def main() -> None:
@@ -79,25 +64,15 @@ def profile(site: train.Site, name: str) -> Path:
     return found
 
 
-def read(file: Path) -> Iterator[Ran]:
-    """What ran on the GPU."""
-    from jax.profiler import ProfileData
-
-    for plane in ProfileData.from_file(str(file)).planes:
-        if plane.name.startswith("/device:GPU"):
-            for line in plane.lines:
-                if line.name.startswith("Stream"):
-                    for event in line.events:
-                        stats = dict(event.stats)
-                        operation, source = str(stats.get("hlo_op", "")), str(stats.get("name", stats.get("tf_op", "")))
-                        yield Ran(event.name, operation, source, event.start_ns / 1e6, event.duration_ns / 1e6)
+def kind_of(one: Ran) -> str:
+    return next(kind for kind, name in KINDS.items() if re.search(name, f"{one.kernel} {one.operation}"))
 
 
 def tell(kernels: list[Ran], longest: int) -> None:
     kinds: dict[str, float] = defaultdict(float)
     operations: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for one in kernels:
-        kinds[one.kind] += one.milliseconds / STEPS
+        kinds[kind_of(one)] += one.milliseconds / STEPS
         operation = re.sub(r"[._]\d+", "", one.operation)
         operations[one.kernel[:60], operation, _short(one.source)].append(one.milliseconds)
     gaps = list(idle(kernels))

@@ -1,48 +1,49 @@
-"""Which kernels a program runs on a GPU, and how long each takes there, by JAX's profiler."""
+"""Which kernels ran on a GPU, and how long each took there, by JAX's profiler."""
 
-import glob
-import gzip
-import json
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kernel:
-    """Kernels of one name, of all runs together."""
+@dataclass(frozen=True)
+class Ran:
+    """A kernel that ran."""
 
-    name: str
-    count: int
-    microseconds: float
+    kernel: str
+    operation: str  # of XLA's program
+    source: str  # the part of JAX's program
+    start: float
+    milliseconds: float
 
 
-def kernels(run: Callable[[], Any]) -> list[Kernel]:
-    """The kernels of a run, those that take longest first; names that differ in a number behind are one."""
+def read(file: Path) -> Iterator[Ran]:
+    """What ran on the GPU, of a profile."""
+    from jax.profiler import ProfileData
+
+    for plane in ProfileData.from_file(str(file)).planes:
+        if plane.name.startswith("/device:GPU"):
+            for line in plane.lines:
+                if line.name.startswith("Stream"):
+                    for event in line.events:
+                        stats = dict(event.stats)
+                        operation, source = str(stats.get("hlo_op", "")), str(stats.get("name", stats.get("tf_op", "")))
+                        yield Ran(event.name, operation, source, event.start_ns / 1e6, event.duration_ns / 1e6)
+
+
+def traced(run: Callable[[], Any]) -> dict[str, list[float]]:
+    """Milliseconds of each kernel of a run, by name, the longest together first; numbers behind a name are left out."""
     import jax
 
     with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder, create_perfetto_trace=True):
+        with jax.profiler.trace(folder):
             jax.block_until_ready(run())
-        (file,) = glob.glob(f"{folder}/**/perfetto_trace.json.gz", recursive=True)
-        with gzip.open(file) as stream:
-            read = json.load(stream)
-    return _summed(read["traceEvents"] if isinstance(read, dict) else read)
-
-
-def _summed(events: list[dict[str, Any]]) -> list[Kernel]:
-    named = {"process_name": {}, "thread_name": {}}
-    for event in events:
-        if event.get("name") in named:
-            named[event["name"]][event["pid"], event.get("tid")] = event["args"]["name"]
-    devices = {process for (process, _), name in named["process_name"].items() if "GPU" in str(name)}
-    streams = {key for key, name in named["thread_name"].items() if key[0] in devices and "Stream" in name}
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        ran = list(read(file))
     times = defaultdict(list)
-    for event in events:
-        if event.get("ph") == "X" and (event["pid"], event.get("tid")) in streams:
-            times[re.sub(r"(_+\d+)+$", "", event["name"])[:80]].append(event["dur"])
-    found = [Kernel(name=name, count=len(each), microseconds=sum(each)) for name, each in times.items()]
-    return sorted(found, key=lambda one: -one.microseconds)
+    for one in ran:
+        times[re.sub(r"(_+\d+)+$", "", one.kernel)[:80]].append(one.milliseconds)
+    return dict(sorted(times.items(), key=lambda one: -sum(one[1])))
