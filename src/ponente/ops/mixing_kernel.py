@@ -24,8 +24,7 @@ from ponente.ops.weighing_kernel import Inside, Weigher, lanes
 
 _WIDEST = 4096  # numbers of a row: all ways' sums of it are held at once
 _AHEAD = 4  # arrays that are being read while one is used, for reads take long
-_SOME_AHEAD = 0
-_FAR_AHEAD = 32  # the same, where few programs run: what they need of registers is there
+_FAR_AHEAD, _MANY_WARPS_AHEAD = 32, 12  # the same, where few programs run: a thread may have 255 registers, or 128
 _NUMBERS = 8  # of a row that each thread has
 _PART = 32 * _NUMBERS  # what a warp has of a row: it adds up such a part without waiting for others
 
@@ -69,8 +68,12 @@ class _Rows:
         return pl.next_power_of_2(self.parts), pl.next_power_of_2(self.width // self.parts)
 
     @property
-    def compiler_params(self) -> triton.CompilerParams:
-        return triton.CompilerParams(num_warps=max(1, math.prod(self.tile) // _PART))
+    def warps(self) -> int:
+        return max(1, math.prod(self.tile) // _PART)
+
+    @property
+    def far_ahead(self) -> int:
+        return _FAR_AHEAD if self.warps <= 8 else _MANY_WARPS_AHEAD
 
     def of(self, arrays: Any) -> Any:
         """Arrays in rows and parts; those of one row in parts alone."""
@@ -189,7 +192,7 @@ def mixed(
         weigher = None
         if isinstance(mixture, Unweighed):
             weigher = Weigher(given.weights, mixture.activation, state.dtype, is_interpreted=is_interpreted)
-        reader = _Reader(rows, given.in_order(ways), _SOME_AHEAD if weigher is None else _FAR_AHEAD)
+        reader = _Reader(rows, given.in_order(ways), 0 if weigher is None else rows.far_ahead)
         if weigher is not None:
             weigher.write(made.weights)
         row, weights = pl.program_id(0), given.weights if weigher is None else made.weights
@@ -393,7 +396,7 @@ def _call(
         out_specs=jax.tree.map(lambda _: pl.BlockSpec(), wanted),
         out_shape=wanted,
         input_output_aliases=in_place or {},
-        compiler_params=rows.compiler_params,
+        compiler_params=triton.CompilerParams(num_warps=rows.warps),
         interpret=is_interpreted,
         name=name,
     )(given)
