@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from traced import traced
 
-from ponente.ops import mixing_kernel
+from ponente.ops import mixing_kernel, rows
 from ponente.ops.mixing import Debt, Mixed, Mixture, Turn, Way
 
 WAYS = (*[Way(has_base=True, is_normed=True)] * 3, Way(is_normed=True, is_behind=True))  # of 20 layers and more
@@ -49,7 +49,7 @@ def main() -> None:
     print(f"  sum of two arrays: {speed:.2f} TB/s", flush=True)
     lowered = {}
     for numbers, ahead in options.settings:
-        mixing_kernel._NUMBERS, mixing_kernel._PART, mixing_kernel._AHEAD = numbers, 32 * numbers, ahead
+        rows._NUMBERS, rows._PART, mixing_kernel._AHEAD = numbers, 32 * numbers, ahead
         for kind in options.kinds:
             for states in options.states:
                 call, shapes = program(kind, states, row)

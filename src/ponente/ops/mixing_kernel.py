@@ -5,8 +5,7 @@ lies. XLA would read the states for every way, and write a gradient of each pair
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import chain
 from typing import Any, NamedTuple
@@ -20,13 +19,11 @@ from jax.experimental.pallas import triton
 from ponente.ops.gated import Activation
 from ponente.ops.gpu import MOST_NUMBERS
 from ponente.ops.mixing import Arrays, Debt, Mixed, Mixture, Norms, Turn, Ways
-from ponente.ops.weighing_kernel import Inside, Weigher, lanes
+from ponente.ops.rows import Reader, Rows, lanes
+from ponente.ops.weighing_kernel import Inside, Weigher
 
 _WIDEST = 4096  # numbers of a row: all ways' sums of it are held at once
 _AHEAD = 4  # arrays that are being read while one is used, for reads take long
-_FAR_AHEAD, _MANY_WARPS_AHEAD = 32, 12  # the same, where few programs run: a thread may have 255 registers, or 128
-_NUMBERS = 8  # of a row that each thread has
-_PART = 32 * _NUMBERS  # what a warp has of a row: it adds up such a part without waiting for others
 
 
 def has_kernel(state: Array) -> bool:
@@ -50,98 +47,6 @@ class Streams(NamedTuple):
     streams: Arrays
     units: Arrays
     scales: Array  # [rows, normed ways]
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The rows of states, each in parts; a program has one, whose tile is as large as the next powers of two."""
-
-    width: int
-    is_interpreted: bool
-
-    @property
-    def parts(self) -> int:
-        return self.width // _PART if self.width % _PART == 0 else 1
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        return pl.next_power_of_2(self.parts), pl.next_power_of_2(self.width // self.parts)
-
-    @property
-    def warps(self) -> int:
-        return max(1, math.prod(self.tile) // _PART)
-
-    @property
-    def far_ahead(self) -> int:
-        return _FAR_AHEAD if self.warps <= 8 else _MANY_WARPS_AHEAD
-
-    def of(self, arrays: Any) -> Any:
-        """Arrays in rows and parts; those of one row in parts alone."""
-        shape = self.parts, self.width // self.parts
-        return jax.tree.map(lambda one: one.reshape(shape if one.ndim == 1 else (-1, *shape)), arrays)
-
-    def read(self, array: Any) -> Array:
-        return self.begin_to_read(array).astype(jnp.float32)
-
-    def begin_to_read(self, array: Any) -> Array:
-        is_there = self._is_there()
-        return triton.load(self._place(array), mask=is_there, other=None if is_there is None else 0)
-
-    def write(self, array: Any, values: Array) -> None:
-        triton.store(self._place(array), values.astype(array.dtype), mask=self._is_there())
-
-    def sums(self, tiles: Sequence[Array]) -> list[Array]:
-        """The sum of each tile; warps wait for each other once for all of them."""
-        lane = lax.broadcasted_iota(jnp.int32, (self.tile[0], lanes(len(tiles))), 1)
-        found = jnp.zeros(lane.shape, jnp.float32)
-        for number, tile in enumerate(tiles):
-            found = jnp.where(lane == number, jnp.sum(tile, axis=1, keepdims=True), found)
-        total, place = jnp.sum(found, axis=0), lax.broadcasted_iota(jnp.int32, (lane.shape[1],), 0)
-        return [jnp.sum(jnp.where(place == number, total, 0)) for number in range(len(tiles))]
-
-    def zeros(self) -> Array:
-        return jnp.zeros(self.tile, jnp.float32)
-
-    def plus_product(self, total: Array, tile: Array, factor: Array) -> Array:
-        """total + tile * factor, in one instruction; of a product and a sum XLA's Triton makes two."""
-        if self.is_interpreted:
-            return total + tile * factor
-        given = [tile, jnp.broadcast_to(factor, tile.shape), jnp.broadcast_to(total, tile.shape)]
-        like = [jax.ShapeDtypeStruct(tile.shape, jnp.float32)]
-        asm, constraints = "fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f"
-        (made,) = triton.elementwise_inline_asm(
-            asm, args=given, constraints=constraints, pack=1, result_shape_dtypes=like
-        )
-        return made
-
-    def _place(self, array: Any) -> Any:
-        whole = pl.ds(0, self.tile[0]), pl.ds(0, self.tile[1])
-        return array.at[whole] if len(array.shape) == 2 else array.at[(pl.program_id(0), *whole)]
-
-    def _is_there(self) -> Array | None:
-        if math.prod(self.tile) == self.width:
-            return None
-        part, number = (lax.broadcasted_iota(jnp.int32, self.tile, axis) for axis in (0, 1))
-        return (part < self.parts) & (number < self.width // self.parts)
-
-
-class _Reader:
-    """Rows of arrays, one after the other, in float32.
-
-    Some are being read before they are used, for a read takes long, and one that stands behind a write waits for it.
-    """
-
-    def __init__(self, rows: _Rows, arrays: Sequence[Any], ahead: int) -> None:
-        self._rows, self._left, self._begun = rows, list(arrays), list[Array]()
-        self._begin(ahead)
-
-    def next(self) -> Array:
-        self._begin(1)
-        return self._begun.pop(0).astype(jnp.float32)
-
-    def _begin(self, count: int) -> None:
-        self._begun += [self._rows.begin_to_read(array) for array in self._left[:count]]
-        del self._left[:count]
 
 
 class _Sources(NamedTuple):
@@ -185,41 +90,18 @@ def mixed(
     """
     assert norms is None or not keeps_units
     state, count = mixture.states[0], len(mixture.states)
-    rows, normed = _Rows(state.shape[-1], is_interpreted), _normed(ways)
+    rows, normed = Rows(state.shape[-1], is_interpreted), _normed(ways)
     behind = [number for number, way in enumerate(ways) if way.is_behind and keeps_units]
 
     def kernel(given: _Sources, made: _Sums) -> None:
-        weigher = None
-        if isinstance(mixture, Unweighed):
-            weigher = Weigher(given.weights, mixture.activation, state.dtype, is_interpreted=is_interpreted)
-        reader = _Reader(rows, given.in_order(ways), 0 if weigher is None else rows.far_ahead)
-        if weigher is not None:
-            weigher.write(made.weights)
-        row, weights = pl.program_id(0), given.weights if weigher is None else made.weights
-        sums = [rows.zeros()] * len(ways)
-        for source in range(count):
-            values = reader.next()
-            each = [weights[row, way * count + source] for way in range(len(ways))]
-            sums = [rows.plus_product(total, values, weight) for total, weight in zip(sums, each, strict=True)]
-        base: Any = None if given.base is None else reader.next()
-        if weigher is not None:  # which takes registers, but less time than one after the other
-            bare = [total + base if way.has_base else total for way, total in zip(ways, sums, strict=True)]
-            squares = rows.sums([bare[number] * bare[number] for number in normed])
-        for number, (way, total) in enumerate(zip(ways, sums, strict=True)):
-            if way.has_base:
-                total = total + base
-            if way.is_normed:
-                square = jnp.sum(total * total) if weigher is None else squares[normed.index(number)]
-                scale = lax.rsqrt(square / rows.width + epsilon)
-                made.scales[row, normed.index(number)] = scale
-                total = total * scale
-            if number in behind:
-                rows.write(made.behind[behind.index(number)], total)
-            if way.is_behind:
-                total = base + total * reader.next()
-            if given.norms[number] is not None:
-                total = total * reader.next()
-            rows.write(made.streams[number], total)
+        if not isinstance(mixture, Unweighed):
+            reader = Reader(rows, given.in_order(ways), 0)  # no write is between them: the compiler reads ahead
+            _write_streams(given, made, given.weights, reader, rows, ways, epsilon)
+            return
+        weigher = Weigher(given.weights, mixture.activation, state.dtype, is_interpreted=is_interpreted)
+        reader = Reader(rows, given.in_order(ways), rows.far_ahead)
+        weigher.write(made.weights)
+        _write_streams(given, made, made.weights, reader, rows, ways, epsilon, adds_at_once=True)
 
     weights = _flat(mixture.weights_BSCM) if isinstance(mixture, Mixture) else mixture.inside
     beside = mixture.states, mixture.base_BSD, mixture.after_D, norms or (None,) * len(ways)
@@ -238,6 +120,49 @@ def mixed(
     units = {number: streams[number] for number in normed} | dict(zip(behind, extra, strict=True))
     kept = tuple(units[number] for number in normed) if norms is None else ()
     return Streams(tuple(streams), kept, made.scales)
+
+
+def _write_streams(
+    given: _Sources,
+    made: _Sums,
+    weights: Any,
+    reader: Reader,
+    rows: Rows,
+    ways: Ways,
+    epsilon: float,
+    *,
+    adds_at_once: bool = False,
+) -> None:
+    """Mixes a row by its weights.
+
+    Args:
+        adds_at_once: whether sums over the row are made of all ways at once, in less time and more registers.
+    """
+    row, count, normed, behind = pl.program_id(0), len(given.states), _normed(ways), iter(made.behind)
+    sums = [rows.zeros()] * len(ways)
+    for source in range(count):
+        values = reader.next()
+        each = [weights[row, way * count + source] for way in range(len(ways))]
+        sums = [rows.plus_product(total, values, weight) for total, weight in zip(sums, each, strict=True)]
+    base: Any = None if given.base is None else reader.next()
+    if adds_at_once:
+        bare = [total + base if way.has_base else total for way, total in zip(ways, sums, strict=True)]
+        squares = rows.sums([bare[number] * bare[number] for number in normed])
+    for number, (way, total) in enumerate(zip(ways, sums, strict=True)):
+        if way.has_base:
+            total = total + base
+        if way.is_normed:
+            square = squares[normed.index(number)] if adds_at_once else jnp.sum(total * total)
+            scale = lax.rsqrt(square / rows.width + epsilon)
+            made.scales[row, normed.index(number)] = scale
+            total = total * scale
+        if way.is_behind:
+            if made.behind:
+                rows.write(next(behind), total)
+            total = base + total * reader.next()
+        if given.norms[number] is not None:
+            total = total * reader.next()
+        rows.write(made.streams[number], total)
 
 
 class _Known(NamedTuple):
@@ -273,12 +198,12 @@ def mixed_gradients(
             what the one that followed left to this one.
     """
     state, count = mixture.states[0], len(mixture.states)
-    rows = _Rows(state.shape[-1], is_interpreted)
+    rows = Rows(state.shape[-1], is_interpreted)
     own = range(count - 1, count) if turn.owes else range(count)  # the states whose gradients are made here
 
     def kernel(known: _Known, made: _Gradients) -> None:
         beside = *_of_streams(known, ways), *known.states, *known.owed_sums, *known.by_states
-        reader = _Reader(rows, beside, _AHEAD)  # in the order in which they are used
+        reader = Reader(rows, beside, _AHEAD)  # in the order in which they are used
         by_sums, by_base = _by_sums(known, ways, rows, reader)
         if by_base is not None:
             rows.write(made.by_base, by_base)
@@ -332,7 +257,7 @@ def _of_streams(known: _Known, ways: Ways) -> Iterator[Any]:
             yield next(units)
 
 
-def _by_sums(known: _Known, ways: Ways, rows: _Rows, reader: _Reader) -> tuple[list[Array], Array | None]:
+def _by_sums(known: _Known, ways: Ways, rows: Rows, reader: Reader) -> tuple[list[Array], Array | None]:
     """The gradients by the sums of all ways, before their norms, and by the base."""
     by_sums, by_base, units = [], [], dict[int, Array]()
     for number, way in enumerate(ways):
@@ -351,7 +276,7 @@ def _by_sums(known: _Known, ways: Ways, rows: _Rows, reader: _Reader) -> tuple[l
     return by_sums, reduce(jnp.add, by_base) if by_base else None
 
 
-def _write_by_weights(to: Any, by_sums: list[Array], count: int, rows: _Rows, reader: _Reader) -> None:
+def _write_by_weights(to: Any, by_sums: list[Array], count: int, rows: Rows, reader: Reader) -> None:
     """The gradients by the weights of so many states, of each part of the row."""
     lane = lax.broadcasted_iota(jnp.int32, (rows.tile[0], lanes(count)), 1)
     found = [jnp.zeros(lane.shape, jnp.float32)] * len(by_sums)
@@ -381,7 +306,7 @@ def _call(
     kernel: Callable[[Any, Any], None],
     given: Any,
     wanted: Any,
-    rows: _Rows,
+    rows: Rows,
     name: str,
     *,
     in_place: dict[int, int] | None = None,

@@ -15,6 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from ponente.ops.gated import Activation
+from ponente.ops.rows import lanes
 from ponente.ops.weighing import Network, gelu
 
 _MOST_ROWS = 64  # more have enough to read for products of XLA's own
@@ -113,11 +114,6 @@ class Weigher:
         to[pl.program_id(0), :] = weights if self._static is None else weights + self._static.astype(jnp.float32)
         if not self._is_interpreted:  # by one thread, which waits for none
             triton.debug_barrier()
-
-
-def lanes(count: int) -> int:
-    """Places for so many numbers, one or more for each thread of a warp."""
-    return pl.next_power_of_2(max(count, 32))
 
 
 def _places(count: int) -> Array:
