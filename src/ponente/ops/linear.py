@@ -46,7 +46,7 @@ def linear_each(xs: tuple[Array, ...], weights: tuple[Any, ...]) -> tuple[Array,
         from ponente.ops.linear_kernel import has_kernel
 
         if has_kernel(xs, weights):
-            return _few_products(xs, weights)
+            return tuple(checkpoint_name(product, PRODUCT) for product in _few_products(xs, weights))
     return tuple(linear(x, weight) for x, weight in zip(xs, weights, strict=True))
 
 

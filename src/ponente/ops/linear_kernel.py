@@ -23,6 +23,11 @@ def has_kernel(xs: Sequence[Array], weights: Sequence[Any]) -> bool:
     """Whether products of such rows and weights are for the kernel."""
     if any(not isinstance(one, Array) or one.dtype not in (jnp.bfloat16, jnp.float16) for one in (*xs, *weights)):
         return False
+    if any(
+        x.shape[-1] != weight.shape[0] or x.shape[:-1] != xs[0].shape[:-1]
+        for x, weight in zip(xs, weights, strict=True)
+    ):
+        return False
     is_few = all(x.size // x.shape[-1] <= _MOST_ROWS and x.shape[-1] % _PART == 0 for x in xs)
     return is_few and all((one.size // one.shape[0]) % _COLUMNS == 0 for one in weights)
 

@@ -20,7 +20,8 @@ from ponente.ops.weighing import Network, gelu
 
 _MOST_ROWS = 64  # more have enough to read for products of XLA's own
 _WIDEST = 8192
-_MOST_INNER = 512  # all of them are held at once, for each way
+_MOST_INNER = 512
+_MOST_HELD = 256 * 32  # of the second weight, which is held at once, for each warp: each has 256 numbers of a row
 _PART = 64  # numbers of a row, that meet as many rows of a weight
 _COLUMNS = 128  # of a weight, that a program multiplies with
 _WARPS = 4
@@ -28,7 +29,9 @@ _WARPS = 4
 
 def has_kernel(x: Array, network: Network) -> bool:
     """Whether states and networks of these shapes are for the kernels."""
-    is_narrow = x.shape[-1] <= _WIDEST and network.w_in_DI.shape[1] <= _MOST_INNER
+    width, (inner, ways, states) = x.shape[-1], network.w_out_ICM.shape
+    held = pl.next_power_of_2(inner) * lanes(ways * states)
+    is_narrow = width <= _WIDEST and inner <= _MOST_INNER and held <= _MOST_HELD * max(1, width // 256)
     return is_narrow and x.size // x.shape[-1] <= _MOST_ROWS
 
 
