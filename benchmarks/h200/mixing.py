@@ -62,8 +62,8 @@ def main() -> None:
         milliseconds = min(ours)
         moved = arrays_moved(kind, states) * a.nbytes / 1e9 / milliseconds
         print(
-            f"  {kind:<8}{states:>3} states, {numbers:>2} numbers, {ahead} ahead: {milliseconds:7.3f} ms, "
-            f"{moved:.2f} TB/s ({moved / speed:.3f})",
+            f"  {kind:<8}{states:>3} states, {numbers:>2} numbers, {0 if kind == 'sums' else ahead} ahead: "
+            f"{milliseconds:7.3f} ms, {moved:.2f} TB/s ({moved / speed:.3f})",
             flush=True,
         )
 

@@ -21,7 +21,7 @@ from ponente.models.parameters import Parameter
 from ponente.models.stack import fold_growing
 from ponente.ops.gated import Activation
 from ponente.ops.mesh import whole
-from ponente.ops.mixing import Arrays, Debt, Mixture, Norms, Way, Ways, mix, mix_for_good
+from ponente.ops.mixing import Arrays, Debt, Mixture, Norms, Way, Ways, mix, mix_for_good, takes_base
 from ponente.ops.norm import rms_norm, rms_norm_beside
 from ponente.ops.weighing import Network, Unweighed, Weighed, gelu, weigh, weigh_and_mix
 
@@ -126,6 +126,7 @@ class Mixer:
             norms: in a pass for good, weights of the streams of q, k and v; None: there are none, or they are taken
                 into what streams are multiplied with.
         """
+        assert norms is None or self.is_for_good
         config, norms = self.config, norms or {}
         each = tuple(norms.get(way) for way in config.dynamic_dense_type)
         mixtures, states = self._mixed(connection, states, config.each_way, number, each)
@@ -188,8 +189,7 @@ class Mixer:
 
 
 def _mixture(connection: Connection, weighed: Weighed, states: list[Array], ways: Ways) -> Mixture:
-    has_base = any(way.has_base or way.is_behind for way in ways)
-    base_BSD = weighed.x_BSD if has_base else None
+    base_BSD = weighed.x_BSD if takes_base(ways) else None
     return Mixture(weighed.weights_BSCM, tuple(states), base_BSD, connection.norm_after_D)
 
 
@@ -216,6 +216,7 @@ class ConnectedDecoder(Decoder):
         self,
         x_BSD: Array,
         layer: Callable[[Any, tuple[Connection | None, Any], States, int, Any], tuple[States, Any]],
+        mixer: Mixer,
         past: KeyValues | None,
     ) -> tuple[Array, Any]:
         """What the last norm takes, of embeddings, and what layers keep for decoding.
@@ -223,7 +224,7 @@ class ConnectedDecoder(Decoder):
         Args:
             layer: `states, kept = layer(block, (the connection before it, its MLP), states, its number, its cache)`.
         """
-        mixer, mlps = Mixer(self.config, is_for_good=past is not None), self.mlps or (None,) * len(self.connections)
+        mlps = self.mlps or (None,) * len(self.connections)
         states, kept = fold_growing(
             self.blocks,
             list(zip((None, *self.connections[:-1]), mlps, strict=True)),

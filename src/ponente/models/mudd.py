@@ -215,8 +215,7 @@ class Mudd(ConnectedDecoder):
         if config.input_embedding_norm:
             x_BSD = rms_norm(x_BSD, whole(self.norm_embed_D), epsilon)
         rotary = rotary_at(config.rope, tokens.positions_BS, config.head_size, x_BSD.dtype)
-        run = _Pass(
-            config=config, tokens=tokens, past=past, rotary=rotary, mixer=Mixer(config, is_for_good=past is not None)
-        )
-        last_BSD, kept = self._behind_layers(x_BSD, run.layer_behind, past)
+        mixer = Mixer(config, is_for_good=past is not None)
+        run = _Pass(config=config, tokens=tokens, past=past, rotary=rotary, mixer=mixer)
+        last_BSD, kept = self._behind_layers(x_BSD, run.layer_behind, mixer, past)
         return rms_norm(last_BSD, whole(self.norm_D), epsilon), kept

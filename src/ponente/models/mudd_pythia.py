@@ -207,8 +207,7 @@ class MuddPythia(ConnectedDecoder):
         config = self.config
         x_BSD = lookup_split(whole(self.embed_VD), tokens.ids_BS, tokens.tensor.of("vocab"))
         rotary = rotary_at(config.rope, tokens.positions_BS, config.rotary_size, x_BSD.dtype)
-        run = _Pass(
-            config=config, tokens=tokens, past=past, rotary=rotary, mixer=Mixer(config, is_for_good=past is not None)
-        )
-        last_BSD, kept = self._behind_layers(x_BSD, run.layer_behind, past)
+        mixer = Mixer(config, is_for_good=past is not None)
+        run = _Pass(config=config, tokens=tokens, past=past, rotary=rotary, mixer=mixer)
+        last_BSD, kept = self._behind_layers(x_BSD, run.layer_behind, mixer, past)
         return layer_norm(last_BSD, whole(self.norm_D), whole(self.norm_bias_D), config.layer_norm_epsilon), kept

@@ -31,5 +31,5 @@ def has_triton() -> bool:
 def _has_triton() -> bool:
     found = capability() >= 8.0
     made_by = "our kernels" if found else "XLA's, for ours need a GPU of capability 8.0"
-    logger.info("loss, gate, norms, mixtures and their weights: %s", made_by)
+    logger.info("loss, gate, norms, mixtures, their weights, products of few rows: %s", made_by)
     return found

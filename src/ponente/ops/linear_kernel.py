@@ -14,6 +14,8 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from ponente.ops.kernel_call import call_kernel
+
 _MOST_ROWS = 16  # of a block of a tensor core's product
 _PART, _COLUMNS = 256, 128  # of a weight, that a program reads
 _WARPS = 8
@@ -58,16 +60,7 @@ def products_of_few(
         max(x.shape[1] // _PART for x, _ in flat),
     )
     wanted = [jax.ShapeDtypeStruct((x.shape[1] // _PART, rows, weight.shape[1]), jnp.float32) for x, weight in flat]
-    made = pl.pallas_call(
-        kernel,
-        grid=grid,
-        in_specs=[jax.tree.map(lambda _: pl.BlockSpec(), flat)],
-        out_specs=jax.tree.map(lambda _: pl.BlockSpec(), wanted),
-        out_shape=wanted,
-        compiler_params=triton.CompilerParams(num_warps=_WARPS),
-        interpret=is_interpreted,
-        name="products_of_few",
-    )(flat)
+    made = call_kernel(kernel, grid, flat, wanted, warps=_WARPS, name="products_of_few", is_interpreted=is_interpreted)
     each = zip(made, xs, weights, strict=True)
     return tuple(
         jnp.sum(one, axis=0).astype(x.dtype).reshape(*x.shape[:-1], *weight.shape[1:]) for one, x, weight in each

@@ -31,6 +31,11 @@ class Way:
 Ways = tuple[Way, ...]
 
 
+def takes_base(ways: Ways) -> bool:
+    """Whether a base is added to any of the sums, before its norm or behind."""
+    return any(way.has_base or way.is_behind for way in ways)
+
+
 @dataclass(frozen=True)
 class Turn:
     """Who makes the gradient by which states, where several mix the same one after the other.

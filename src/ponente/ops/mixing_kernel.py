@@ -18,7 +18,8 @@ from jax.experimental.pallas import triton
 
 from ponente.ops.gated import Activation
 from ponente.ops.gpu import MOST_NUMBERS
-from ponente.ops.mixing import Arrays, Debt, Mixed, Mixture, Norms, Turn, Ways
+from ponente.ops.kernel_call import call_kernel
+from ponente.ops.mixing import Arrays, Debt, Mixed, Mixture, Norms, Turn, Ways, takes_base
 from ponente.ops.rows import Reader, Rows, lanes
 from ponente.ops.weighing_kernel import Inside, Weigher
 
@@ -231,7 +232,7 @@ def mixed_gradients(
     wanted = _Gradients(
         by_weights=jax.ShapeDtypeStruct((rows.tile[0], weights.shape[0], room), jnp.float32),
         by_states=(like,) * len(own),
-        by_base=like if any(way.has_base or way.is_behind for way in ways) else None,
+        by_base=like if takes_base(ways) else None,
         left=(like,) * len(ways) if turn.owes else (),
     )
     first = len(jax.tree.leaves(known)) - len(earlier)
@@ -313,18 +314,16 @@ def _call(
     is_interpreted: bool,
 ) -> Any:
     """What a kernel makes of all rows."""
-    kinds = type(wanted)
-    return pl.pallas_call(
-        lambda given, *made: kernel(given, kinds(*made)),
-        grid=(given.states[0].shape[0],),
-        in_specs=[jax.tree.map(lambda _: pl.BlockSpec(), given)],
-        out_specs=jax.tree.map(lambda _: pl.BlockSpec(), wanted),
-        out_shape=wanted,
-        input_output_aliases=in_place or {},
-        compiler_params=triton.CompilerParams(num_warps=rows.warps),
-        interpret=is_interpreted,
+    return call_kernel(
+        lambda given, *made: kernel(given, type(wanted)(*made)),
+        (given.states[0].shape[0],),
+        given,
+        wanted,
+        warps=rows.warps,
         name=name,
-    )(given)
+        is_interpreted=is_interpreted,
+        in_place=in_place,
+    )
 
 
 def _normed(ways: Ways) -> list[int]:

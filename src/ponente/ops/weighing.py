@@ -3,7 +3,7 @@
 In: the last state [B, S, D]. Out: it as it is mixed, and weights [B, S, C, M] in float32; or, where no gradient is
 made, the streams that are mixed by them. In decoding, where there are few tokens, it is not what is read that takes
 time but the number of kernels: two of ours weigh and mix.
-B batch, S sequence, D width, C ways, M states, I inner width, R rows, P parts of the width.
+B batch, S sequence, D width, C ways, M states, I inner width.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from jax import Array
 from ponente.ops.gated import Activation
 from ponente.ops.gpu import has_triton
 from ponente.ops.linear import linear
-from ponente.ops.mixing import Arrays, Mixture, Norms, Ways, mix_for_good
+from ponente.ops.mixing import Arrays, Mixture, Norms, Ways, mix_for_good, takes_base
 from ponente.ops.norm import rms_norm_beside
 
 
@@ -62,7 +62,7 @@ def weigh_and_mix(
 ) -> tuple[Array, Arrays]:
     """The last state as it is mixed, and the streams of `mix_for_good`, in passes that no gradient is made of."""
     x_BSD, earlier, after_D = mixture
-    base_BSD = x_BSD if any(way.has_base or way.is_behind for way in ways) else None
+    base_BSD = x_BSD if takes_base(ways) else None
     if has_triton():
         from ponente.ops import mixing_kernel, weighing_kernel
 

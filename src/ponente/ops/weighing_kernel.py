@@ -15,11 +15,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from ponente.ops.gated import Activation
+from ponente.ops.kernel_call import call_kernel
 from ponente.ops.rows import lanes
 from ponente.ops.weighing import Network, gelu
 
 _MOST_ROWS = 64  # more have enough to read for products of XLA's own
-_WIDEST = 8192
 _MOST_INNER = 512
 _MOST_HELD = 256 * 32  # of the second weight, which is held at once, for each warp: each has 256 numbers of a row
 _PART = 64  # numbers of a row, that meet as many rows of a weight
@@ -31,7 +31,7 @@ def has_kernel(x: Array, network: Network) -> bool:
     """Whether states and networks of these shapes are for the kernels."""
     width, (inner, ways, states) = x.shape[-1], network.w_out_ICM.shape
     held = pl.next_power_of_2(inner) * lanes(ways * states)
-    is_narrow = width <= _WIDEST and inner <= _MOST_INNER and held <= _MOST_HELD * max(1, width // 256)
+    is_narrow = inner <= _MOST_INNER and held <= _MOST_HELD * max(1, width // 256)
     return is_narrow and x.size // x.shape[-1] <= _MOST_ROWS
 
 
@@ -77,16 +77,15 @@ def weigh_inside(
         None if network.norm_D is None else jax.ShapeDtypeStruct(x.shape, x.dtype),
     )
     given = x, network.w_in_DI, network.norm_D
-    parts, last = pl.pallas_call(
+    parts, last = call_kernel(
         lambda given, *made: kernel(given, made),
-        grid=grid,
-        in_specs=[jax.tree.map(lambda _: pl.BlockSpec(), given)],
-        out_specs=jax.tree.map(lambda _: pl.BlockSpec(), wanted),
-        out_shape=wanted,
-        compiler_params=triton.CompilerParams(num_warps=_WARPS),
-        interpret=is_interpreted,
+        grid,
+        given,
+        wanted,
+        warps=_WARPS,
         name="weighed_inside",
-    )(given)
+        is_interpreted=is_interpreted,
+    )
     mixed_last = x_BSD if last is None else last.reshape(x_BSD.shape)
     static = None if network.static_CM is None else network.static_CM.reshape(-1)
     return mixed_last, Inside(parts, network.w_out_ICM.reshape(inner, -1), static)
@@ -111,7 +110,7 @@ class Weigher:
 
     def write(self, to: Any) -> None:
         """Writes the weights to the row's place [rows, lanes], from where all of the program may read them."""
-        product = jnp.sum(self._parts, axis=0).astype(self._dtype).astype(jnp.float32)  # rounded as XLA's is
+        product = jnp.sum(self._parts, axis=0).astype(self._dtype).astype(jnp.float32)  # a product is of their type
         active = self._activation(product).astype(self._dtype).astype(jnp.float32)
         weights = jnp.sum(active[:, None] * self._w_out.astype(jnp.float32), axis=0)
         to[pl.program_id(0), :] = weights if self._static is None else weights + self._static.astype(jnp.float32)

@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from learnt import first_values
 
 from ponente.config.errors import RefusedError
-from ponente.models.lm import Tokens, logits
+from ponente.models.lm import KeyValues, Tokens, logits
 from ponente.models.mudd import MuddConfig
 from ponente.models.mudd_pythia import MuddPythiaConfig
 from ponente.models.parameters import abstract, count, initialize
+from ponente.ops import mixing_kernel, weighing_kernel
 from ponente.train.state import named_arrays
 
 VOCABULARY = 20
@@ -233,3 +235,34 @@ def test_operations_of_connections_are_those_of_their_formula(config: Any, keys:
             products += width * inner + inner * ways * states + ways * states * width
     of_layers = replace(deep, dense_conn=False).flops_per_token(8, VOCABULARY)
     assert deep.flops_per_token(8, VOCABULARY) - of_layers == 6 * products > 0
+
+
+@pytest.mark.parametrize("keys", ABLATIONS.values(), ids=list(ABLATIONS))
+@pytest.mark.parametrize("family", [MuddConfig, MuddPythiaConfig])
+def test_kernels_decode_what_a_whole_pass_has(
+    family: Any, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = family(**SIZES | {"num_layers": 3}, gradient_checkpointing=False, **keys)
+    model = first_values(config, VOCABULARY)
+    ids = np.arange(10).reshape(2, 5) % 8
+    expected = model.hidden(Tokens.plain(ids))
+    calls: list[str] = []
+
+    def interpreted(name: str, kernel: Any) -> Any:
+        def call(*given: Any, **options: Any) -> Any:
+            calls.append(name)
+            return kernel(*given, **options, is_interpreted=True)
+
+        return call
+
+    for module, name in ((weighing_kernel, "weigh_inside"), (mixing_kernel, "mixed")):
+        monkeypatch.setattr(module, name, interpreted(name, getattr(module, name)))
+    for op in ("weighing", "mixing"):
+        monkeypatch.setattr(f"ponente.ops.{op}.has_triton", lambda: True)
+    past, found = KeyValues.empty(config, 2, 8, np.dtype(np.float32)), []
+    for start, stop in ((0, 3), (3, 4), (4, 5)):
+        positions = np.broadcast_to(np.arange(start, stop), (2, stop - start))
+        some, past = model.extend(replace(Tokens.plain(ids[:, start:stop]), positions_BS=positions), past)
+        found.append(some)
+    assert "mixed" in calls and ("weigh_inside" in calls) == config.mudd_dynamic
+    np.testing.assert_allclose(np.concatenate(found, axis=1), expected, rtol=1e-4, atol=1e-4)
