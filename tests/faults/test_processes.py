@@ -216,6 +216,29 @@ def test_processes_that_start_at_different_moments_find_each_other(seed: int) ->
     note("start of two processes", phase="in any order")
 
 
+LOSES = """
+import os, sys, time
+from ponente.train.distributed import DistributedConfig, joined
+address, index = sys.argv[1], int(sys.argv[2])
+config = DistributedConfig(coordinator_address=address, num_processes=2, process_id=index, timeout=60)
+with joined(config, "loses"):
+    if index == 1:
+        time.sleep(1)
+        os._exit(9)
+    raise RuntimeError("Gloo AllGather failed: Connection reset by peer")
+"""
+
+
+def test_a_process_whose_collective_fails_before_it_knows_of_a_loss_says_who_is_gone() -> None:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    start = [sys.executable, "-c", LOSES, free_address()]
+    processes = [subprocess.Popen([*start, index], env=environment, stderr=subprocess.PIPE) for index in "01"]
+    said = [process.communicate(timeout=100)[1].decode() for process in processes]
+    assert [process.returncode for process in processes] == [1, 9], said
+    assert "process 1 is gone" in said[0] and "Start all again" in said[0]
+    assert "Traceback" not in said[0]
+
+
 def test_what_is_refused_ends_all_processes_soon(site: Site) -> None:
     processes = site.start_all("refused", "--trainer.train_batch_size", "12")
     assert set(codes(processes)) <= {1, 2}  # its own refusal, or another process's

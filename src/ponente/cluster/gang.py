@@ -88,6 +88,7 @@ class SocketGang:
         self._is_ending = False
         self._code = 1
         self._on_failure: Callable[[str, int], None] = lambda *_: None
+        self._has_acted = threading.Event()
         for number, line in peers.items():
             threading.Thread(target=self._listen, args=(number, line), name=f"gang-{number}", daemon=True).start()
 
@@ -112,6 +113,13 @@ class SocketGang:
             failure = self._failure
         if failure is not None:
             act(failure, self._code)
+
+    def wait_for_loss(self, seconds: float) -> None:
+        """Returns when another process was lost and `when_lost` has acted, or after so long.
+
+        For one whose work with the others has failed: its gang may be about to know why.
+        """
+        self._has_acted.wait(seconds)
 
     def gather(self, name: str, value: Any = None) -> list[Any]:
         if self.index == 0:
@@ -195,6 +203,7 @@ class SocketGang:
                 with contextlib.suppress(GangError):
                     self._send(peer, {"failed": message, "code": code})
         self._on_failure(message, code)
+        self._has_acted.set()
 
 
 class _Line:

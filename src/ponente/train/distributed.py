@@ -27,6 +27,7 @@ from ponente.train.signals import EXIT_CODE, Preempted
 
 _KEY = "trainer.distributed"
 _EXIT_CODE = 1  # of a process whose gang has lost another, unless that was asked to stop
+_NEWS_SECONDS = 5.0  # until this process knows that another is gone, of which a collective may have told it first
 _HEARTBEAT_SECONDS = 600  # JAX's own watch over processes: ours is quicker, and says who it was
 
 logger = logging.getLogger(__name__)
@@ -127,6 +128,8 @@ def joined(config: DistributedConfig, what: Any) -> Iterator[Gang]:
             jax.distributed.shutdown()
             gang.close()
             raise
+        if isinstance(error, RuntimeError):  # of a collective, or of the gang itself
+            gang.wait_for_loss(_NEWS_SECONDS)  # which ends this process, saying who it was
         code = EXIT_CODE if isinstance(error, Preempted) else _EXIT_CODE
         gang.fail(f"{type(error).__name__}: {error}", code)
         refused = 2  # as the command ends after an error of the user's
