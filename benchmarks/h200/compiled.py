@@ -45,7 +45,7 @@ dnn_version_info { major: 9 minor: 12 }
 runtime_version { major: 13 }
 device_description_str: "NVIDIA H200"
 """
-OPS = ("attention", "cudnn", "embedding", "gated", "linear", "loss", "mixing", "norm", "weighing")
+OPS = ("attention", "cudnn", "embedding", "gated", "linear", "loss", "mixing", "norm", "prefetch", "weighing")
 FREE = "parameter|get-tuple-element|tuple|bitcast|constant"  # operations that are no kernels
 
 

@@ -60,13 +60,20 @@ def main() -> None:
     figures: dict[str, dict[str, float]] = {name: {} for name in options.variants}
     if options.rows:
         train(figures, shape, options.rows, options.kernels)
+        tell(figures)
     for batch in options.batches:
         decode(figures, shape, batch, options.prompt, options.new, options.kernels)
-    first = figures[options.variants[0]]
-    for name, row in figures.items():
-        row |= {f"{key}_ratio": _ratio(key, value, first[key]) for key, value in row.items()}
-        print(f"  {name:<10}" + "; ".join(_told(key, row) for key in first if not key.endswith("_ratio")), flush=True)
+        tell(figures)
     print(json.dumps({name: {key: round(value, 4) for key, value in row.items()} for name, row in figures.items()}))
+
+
+def tell(figures: dict[str, dict[str, float]]) -> None:
+    """Prints the figures that are new, with their ratios to the first variant's, which are added to them."""
+    first = next(iter(figures.values()))
+    keys = [key for key in first if not key.endswith("_ratio") and f"{key}_ratio" not in first]
+    for name, row in figures.items():
+        row |= {f"{key}_ratio": _ratio(key, row[key], first[key]) for key in keys}
+        print(f"  {name:<10}" + "; ".join(_told(key, row) for key in keys), flush=True)
 
 
 def _ratio(key: str, value: float, first: float) -> float:

@@ -1,7 +1,8 @@
-"""How near kernels of mixtures come to the speed of the GPU's memory, with rows cut and read ahead in several ways.
+"""How near kernels of mixtures come to the speed of the GPU's memory, with rows read and fetched ahead in several ways.
 
-Run:  python benchmarks/h200/mixing.py [--settings 8:4 16:2 …] [--states 10 22] [--rows 32768] [--width 2048] [--help]
-In:   random numbers. A setting is the numbers of a row that a thread has, and the arrays that are read ahead.
+Run:  python benchmarks/h200/mixing.py [--settings 4:16 2:8 …] [--numbers 8 16] [--states 10 23] [--rows 32768] [--help]
+In:   random numbers. A setting, of gradients, is how many arrays are read ahead, and how many behind them are on their
+      way to the cache; `numbers`, of sums, are those of a row that a thread has.
 Out:  for each kernel and setting, milliseconds on the device, and how much of the speed of a sum of two arrays by XLA
       it moves its bytes with. `sums` are of a forward pass; `alone`, `owing` and `taking` make gradients: of one
       mixture, of one that leaves them to the one before it, and of that one.
@@ -21,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from traced import traced
 
-from ponente.ops import mixing_kernel, rows
+from ponente.ops import mixing_kernel
 from ponente.ops.mixing import Debt, Mixed, Mixture, Turn, Way
 
 WAYS = (*[Way(has_base=True, is_normed=True)] * 3, Way(is_normed=True, is_behind=True))  # of 20 layers and more
@@ -36,7 +37,8 @@ RUNS = 5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--settings", nargs="+", type=_setting, default=[(8, 3), (8, 4), (16, 2), (16, 4)])
+    parser.add_argument("--settings", nargs="+", type=_setting, default=[(4, 0), (4, 8), (4, 16), (2, 8)])
+    parser.add_argument("--numbers", nargs="+", type=int, default=[8, 16])
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--states", nargs="+", type=int, default=[10, 23])
     parser.add_argument("--rows", type=int, default=32_768)
@@ -48,24 +50,33 @@ def main() -> None:
     speed = 3 * a.nbytes / 1e9 / min(sums_of_two)
     print(f"  sum of two arrays: {speed:.2f} TB/s", flush=True)
     lowered = {}
-    for numbers, ahead in options.settings:
-        rows._NUMBERS, rows._PART, mixing_kernel._AHEAD = numbers, 32 * numbers, ahead
-        for kind in options.kinds:
+    for kind in options.kinds:
+        for setting in options.settings if KINDS[kind] else options.numbers:
+            told = apply(setting)
             for states in options.states:
                 call, shapes = program(kind, states, row)
-                lowered[kind, states, numbers, ahead] = call.lower(*shapes), shapes  # with this setting
+                lowered[kind, states, told] = call.lower(*shapes), shapes  # with this setting
     with ThreadPoolExecutor() as pool:
         compiled = pool.map(lambda one: one[0].compile(), lowered.values())
-    for ((kind, states, numbers, ahead), (_, shapes)), run in zip(lowered.items(), compiled, strict=True):
+    for ((kind, states, told), (_, shapes)), run in zip(lowered.items(), compiled, strict=True):
         given = filled(shapes)
         (ours,) = (each for name, each in traced(repeated(run, given)).items() if "mixed" in name)
         milliseconds = min(ours)
         moved = arrays_moved(kind, states) * a.nbytes / 1e9 / milliseconds
         print(
-            f"  {kind:<8}{states:>3} states, {numbers:>2} numbers, {0 if kind == 'sums' else ahead} ahead: "
-            f"{milliseconds:7.3f} ms, {moved:.2f} TB/s ({moved / speed:.3f})",
+            f"  {kind:<8}{states:>3} states, {told}: {milliseconds:7.3f} ms, {moved:.2f} TB/s ({moved / speed:.3f})",
             flush=True,
         )
+
+
+def apply(setting: tuple[int, int] | int) -> str:
+    """Lets kernels that are made from now on have a setting; returns it in words."""
+    if isinstance(setting, int):
+        mixing_kernel._NUMBERS = setting
+        return f"{setting:>2} numbers"
+    ahead, fetched = setting
+    mixing_kernel._AHEAD, mixing_kernel._FETCHED, mixing_kernel._FEW_FETCHED = ahead, fetched, fetched
+    return f"{ahead} ahead, {fetched:>2} fetched"
 
 
 def program(kind: str, states: int, row: Any) -> tuple[Any, Any]:
@@ -114,10 +125,10 @@ def repeated(run: Callable[..., Any], given: Any) -> Callable[[], Any]:
 
 
 def _setting(text: str) -> tuple[int, int]:
-    numbers, _, ahead = text.partition(":")
-    if not (numbers.isdigit() and ahead.isdigit()):
-        raise argparse.ArgumentTypeError(f"found {text}; needed NUMBERS:AHEAD, such as 8:4")
-    return int(numbers), int(ahead)
+    ahead, _, fetched = text.partition(":")
+    if not (ahead.isdigit() and fetched.isdigit()):
+        raise argparse.ArgumentTypeError(f"found {text}; needed AHEAD:FETCHED, such as 4:16")
+    return int(ahead), int(fetched)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=Path, default=corpus.UNPACKED / "tokenizers" / "gpt-neox-20b")
     options = parser.parse_args()
+    if not (options.tokenizer / "tokenizer.json").is_file():
+        sys.exit(
+            f"found no tokenizer.json in {options.tokenizer}; needed one to count tokens. Give --tokenizer FOLDER."
+        )
     texts = gathered()
     PREPARED.mkdir(parents=True, exist_ok=True)
     sizes = {split: write(split, [one for one in texts if one.split == split]) for split in ("train", "validation")}

@@ -214,6 +214,7 @@ class ConnectedDecoder(Decoder):
 
     def _behind_layers(
         self,
+        blocks: Any,
         x_BSD: Array,
         layer: Callable[[Any, tuple[Connection | None, Any], States, int, Any], tuple[States, Any]],
         mixer: Mixer,
@@ -226,7 +227,7 @@ class ConnectedDecoder(Decoder):
         """
         mlps = self.mlps or (None,) * len(self.connections)
         states, kept = fold_growing(
-            self.blocks,
+            blocks,
             list(zip((None, *self.connections[:-1]), mlps, strict=True)),
             mixer.first(x_BSD, whole(self.norm_state_D)),
             layer,

@@ -35,10 +35,11 @@ from ponente.ops.embedding import lookup_split
 from ponente.ops.fp8 import Fp8Weight
 from ponente.ops.gated import Activation, linear_of_gated
 from ponente.ops.linear import scaled
-from ponente.ops.mesh import Tensor, whole
+from ponente.ops.mesh import UNSPLIT, Tensor, is_any_split, whole
 from ponente.ops.norm import rms_norm, rms_norm_beside
 from ponente.ops.rotary import rotary_at
 
+_KEEPS_GATED = 3  # one of so many layers keeps what is gated: there is room for so much
 _HF_KEYS = ("use_qk_norm", "hybrid_norm", "input_embedding_norm", "use_layer_norm_weight")  # beside those of a Llama
 
 
@@ -98,7 +99,7 @@ class MuddConfig(LlamaConfig, ConnectedConfig):
         made = super().activations()
         if not self.dense_conn:
             return made
-        made = replace(made, rest=0)  # what is gated is made again, unless its product is in 8 bits
+        made = replace(made, rest=made.rest // _KEEPS_GATED)  # what is gated, unless its product is in 8 bits
         return self.connected(made, residual=self.hidden_dim if self.is_single else 0)
 
 
@@ -129,19 +130,20 @@ class Block(eqx.Module):
         """The weights of norms of queries, keys and values."""
         return {"q": self.norm_q_D, "k": self.norm_k_D, "v": self.norm_v_D}
 
-    def attention_with_norms(self, heads: Tensor) -> Attention:
-        """The attention of streams that are normed but for these weights, which its own take in: they are fewer."""
+    def with_norms_inside(self, heads: Tensor = UNSPLIT) -> "Block":
+        """The layer, or all of them, for streams that are normed but for these weights: its own take them in."""
 
-        def normed(weight: Any, norm_D: Array | None) -> Any:
-            return scaled(weight, None if norm_D is None else heads.enter(norm_D))
+        def normed(weight: Any, norm: Array | None) -> Any:
+            return scaled(weight, None if norm is None else heads.enter(norm))
 
         attention = self.attention
-        return replace(
+        inside = replace(
             attention,
             w_q_DNH=normed(attention.w_q_DNH, self.norm_q_D),
             w_k_DKH=normed(attention.w_k_DKH, self.norm_k_D),
             w_v_DKH=normed(attention.w_v_DKH, self.norm_v_D),
         )
+        return replace(self, attention=inside, norm_q_D=None, norm_k_D=None, norm_v_D=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,12 +171,18 @@ class _Pass(Pass):
             (q_BSD, k_BSD, v_BSD, residual_BSD), states = self.mixer.streams(connection, states, number, norms)
             inputs = heads.enter(q_BSD), heads.enter(k_BSD), heads.enter(v_BSD)
             if norms is None:
-                block = replace(block, attention=block.attention_with_norms(heads))
-        x_BSD, kept = self.behind_norm(block, inputs, residual_BSD, mlp, kept)
+                block = block.with_norms_inside(heads)
+        rest = self._keeping if number % _KEEPS_GATED == 0 else self
+        x_BSD, kept = rest.behind_norm(block, inputs, residual_BSD, mlp, kept)
         return states._replace(x_BSD=x_BSD), kept
 
+    @property
+    def _keeping(self) -> Pass:
+        """The pass as that of a Llama, which keeps what is gated."""
+        return Pass(config=self.config, tokens=self.tokens, past=self.past, rotary=self.rotary)
+
     def behind_gate(self, gate: Array, up: Array, activation: Activation, weight: Array | Fp8Weight) -> Array:
-        """Layers keep their streams; what is gated, which is larger and soon made again, they do not."""
+        """Most layers keep their streams instead of what is gated, which is larger and soon made again."""
         return linear_of_gated(gate, up, activation, weight)
 
 
@@ -217,5 +225,8 @@ class Mudd(ConnectedDecoder):
         rotary = rotary_at(config.rope, tokens.positions_BS, config.head_size, x_BSD.dtype)
         mixer = Mixer(config, is_for_good=past is not None)
         run = _Pass(config=config, tokens=tokens, past=past, rotary=rotary, mixer=mixer)
-        last_BSD, kept = self._behind_layers(x_BSD, run.layer_behind, mixer, past)
+        blocks = self.blocks
+        if not mixer.is_for_good and not is_any_split(blocks) and tokens.tensor.axis is None:
+            blocks = blocks.with_norms_inside()  # of all layers at once; split ones are made whole layer by layer
+        last_BSD, kept = self._behind_layers(blocks, x_BSD, run.layer_behind, mixer, past)
         return rms_norm(last_BSD, whole(self.norm_D), epsilon), kept

@@ -209,5 +209,5 @@ class MuddPythia(ConnectedDecoder):
         rotary = rotary_at(config.rope, tokens.positions_BS, config.rotary_size, x_BSD.dtype)
         mixer = Mixer(config, is_for_good=past is not None)
         run = _Pass(config=config, tokens=tokens, past=past, rotary=rotary, mixer=mixer)
-        last_BSD, kept = self._behind_layers(x_BSD, run.layer_behind, mixer, past)
+        last_BSD, kept = self._behind_layers(self.blocks, x_BSD, run.layer_behind, mixer, past)
         return layer_norm(last_BSD, whole(self.norm_D), whole(self.norm_bias_D), config.layer_norm_epsilon), kept

@@ -12,7 +12,7 @@ from ponente.config.errors import RefusedError
 from ponente.models.activations import LayerActivations
 from ponente.ops import cudnn
 from ponente.ops.kept import ATTENTION, INPUT, PRODUCT, WHOLE
-from ponente.ops.mesh import is_split, whole
+from ponente.ops.mesh import is_any_split, whole
 
 Layer = TypeVar("Layer")
 
@@ -146,8 +146,7 @@ def fold_growing(
 
 def _policy(layers: Any, checkpointing: bool | str) -> bool | str:
     """What is kept: weights that were made whole never are."""
-    is_anything_split = any(map(is_split, jax.tree.leaves(layers, is_leaf=is_split)))
-    return "save_all" if checkpointing is False and is_anything_split else checkpointing
+    return "save_all" if checkpointing is False and is_any_split(layers) else checkpointing
 
 
 def _unstacked(tree: Any, count: int) -> list[Any]:

@@ -69,12 +69,17 @@ def _few_backward(kept: Any, by: tuple[Array, ...]) -> Any:
 _few_products.defvjp(_few_forward, _few_backward)
 
 
-def scaled(weight: Any, norm_D: Array | None) -> Any:
-    """A weight that also multiplies each of its inputs, as the weight of a norm before it would."""
-    if norm_D is None:
+def scaled(weight: Any, norm: Array | None) -> Any:
+    """A weight that also multiplies each of its inputs, as the weight of a norm before it would.
+
+    Args:
+        norm: has the first axes of the weight: the inputs', or those of layers and inputs where layers are stacked.
+    """
+    if norm is None:
         return weight
     values = weight.values if isinstance(weight, Fp8Weight) else weight
-    factor = norm_D.astype(jnp.float32).reshape(-1, *[1] * (values.ndim - 1))  # whose gradient is a sum of many
+    factor = norm.astype(jnp.float32)  # whose gradient is a sum of many
+    factor = factor.reshape(*factor.shape, *[1] * (values.ndim - factor.ndim))
     made: Array = (values.astype(jnp.float32) * factor).astype(values.dtype)
     return Fp8Weight(made) if isinstance(weight, Fp8Weight) else made
 

@@ -1,8 +1,7 @@
 """Products of a few rows with weights by one Triton kernel, each of rows and a weight of its own.
 
 To read a weight is what such a product takes; one after the other, each has to begin and to come to an end, which is as
-long as the reading. Here all weights are read by programs that run at once, each with a block of one: what it makes of
-the width's part is added up by whoever takes the product.
+long as the reading. Here all weights are read by programs that run at once, each with some columns of one.
 """
 
 from collections.abc import Sequence
@@ -17,8 +16,9 @@ from jax.experimental.pallas import triton
 from ponente.ops.kernel_call import call_kernel
 
 _MOST_ROWS = 16  # of a block of a tensor core's product
-_PART, _COLUMNS = 256, 128  # of a weight, that a program reads
-_WARPS = 8
+_COLUMNS = 64  # of a weight, that a program multiplies with
+_PART, _STAGES = 128, 6  # rows of a weight that are read at once, and how many such parts are on their way
+_WARPS = 4
 
 
 def has_kernel(xs: Sequence[Array], weights: Sequence[Any]) -> bool:
@@ -42,26 +42,34 @@ def products_of_few(
     flat = [(x.reshape(rows, -1), weight.reshape(weight.shape[0], -1)) for x, weight in zip(xs, weights, strict=True)]
 
     def kernel(given: Any, *made: Any) -> None:
-        block, part = pl.program_id(1), pl.program_id(2)
-        mine, columns = pl.ds(part * _PART, _PART), pl.ds(block * _COLUMNS, _COLUMNS)
+        block = pl.program_id(1)
+        columns, every = pl.ds(block * _COLUMNS, _COLUMNS), pl.ds(0, _MOST_ROWS)
         is_row = jax.lax.broadcasted_iota(jnp.int32, (_MOST_ROWS, 1), 0) < rows
         for number, ((x, weight), to) in enumerate(zip(given, made, strict=True)):
 
-            @pl.when((pl.program_id(0) == number) & (block * _COLUMNS < weight.shape[1]) & (part * _PART < x.shape[1]))
+            @pl.when((pl.program_id(0) == number) & (block * _COLUMNS < weight.shape[1]))
             def _(x: Any = x, weight: Any = weight, to: Any = to) -> None:
-                read = weight[mine, columns]
-                values = triton.load(x.at[pl.ds(0, _MOST_ROWS), mine], mask=is_row, other=0)
-                product = jnp.dot(values, read, preferred_element_type=jnp.float32)
-                triton.store(to.at[part, pl.ds(0, _MOST_ROWS), columns], product, mask=is_row)
+                def plus_part(part: Any, total: Array) -> Array:
+                    mine = pl.ds(part * _PART, _PART)
+                    values = triton.load(x.at[every, mine], mask=is_row, other=0)
+                    return total + jnp.dot(values, weight[mine, columns], preferred_element_type=jnp.float32)
 
-    grid = (
-        len(flat),
-        max(pl.cdiv(weight.shape[1], _COLUMNS) for _, weight in flat),
-        max(x.shape[1] // _PART for x, _ in flat),
+                zeros = jnp.zeros((_MOST_ROWS, _COLUMNS), jnp.float32)
+                product = jax.lax.fori_loop(0, x.shape[1] // _PART, plus_part, zeros)
+                triton.store(to.at[every, columns], product.astype(to.dtype), mask=is_row)
+
+    grid = len(flat), max(pl.cdiv(weight.shape[1], _COLUMNS) for _, weight in flat)
+    wanted = [jax.ShapeDtypeStruct((rows, weight.shape[1]), x.dtype) for x, weight in flat]
+    made = call_kernel(
+        kernel,
+        grid,
+        flat,
+        wanted,
+        warps=_WARPS,
+        stages=_STAGES,
+        name="products_of_few",
+        is_interpreted=is_interpreted,
     )
-    wanted = [jax.ShapeDtypeStruct((x.shape[1] // _PART, rows, weight.shape[1]), jnp.float32) for x, weight in flat]
-    made = call_kernel(kernel, grid, flat, wanted, warps=_WARPS, name="products_of_few", is_interpreted=is_interpreted)
-    each = zip(made, xs, weights, strict=True)
     return tuple(
-        jnp.sum(one, axis=0).astype(x.dtype).reshape(*x.shape[:-1], *weight.shape[1:]) for one, x, weight in each
+        one.reshape(*x.shape[:-1], *weight.shape[1:]) for one, x, weight in zip(made, xs, weights, strict=True)
     )

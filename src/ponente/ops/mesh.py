@@ -63,6 +63,10 @@ def is_split(leaf: object) -> bool:
     return isinstance(leaf, Split)
 
 
+def is_any_split(tree: Any) -> bool:
+    return any(map(is_split, jax.tree.leaves(tree, is_leaf=is_split)))
+
+
 @dataclass(frozen=True)
 class Tensor:
     """The axis of a mesh over which heads, MLPs or columns of the vocabulary are split; None: they are whole."""

@@ -6,25 +6,27 @@ lies. XLA would read the states for every way, and write a gradient of each pair
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import reduce
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 
 from ponente.ops.gated import Activation
 from ponente.ops.gpu import MOST_NUMBERS
 from ponente.ops.kernel_call import call_kernel
 from ponente.ops.mixing import Arrays, Debt, Mixed, Mixture, Norms, Turn, Ways, takes_base
-from ponente.ops.rows import Reader, Rows, lanes
+from ponente.ops.rows import AT_ONCE, Reader, Rows, lanes
 from ponente.ops.weighing_kernel import Inside, Weigher
 
 _WIDEST = 4096  # numbers of a row: all ways' sums of it are held at once
+_NUMBERS = 16  # of a row that each thread has in sums of many rows: half as many read weights
 _AHEAD = 4  # arrays that are being read while one is used, for reads take long
+_FETCHED, _FEW_FETCHED = 16, 8  # arrays that come to the cache behind those; what is written takes room in it too
 
 
 def has_kernel(state: Array) -> bool:
@@ -32,8 +34,8 @@ def has_kernel(state: Array) -> bool:
     return state.shape[-1] <= _WIDEST and state.size <= MOST_NUMBERS
 
 
-class Unweighed(NamedTuple):
-    """A mixture whose weights are made by the kernel that mixes."""
+class HalfWeighed(NamedTuple):
+    """A mixture whose weights are made by the kernel that mixes, of the network's first product."""
 
     inside: Inside
     activation: Activation
@@ -75,7 +77,7 @@ class _Sums(NamedTuple):
 
 
 def mixed(
-    mixture: Mixture | Unweighed,
+    mixture: Mixture | HalfWeighed,
     ways: Ways,
     epsilon: float,
     *,
@@ -90,26 +92,28 @@ def mixed(
         keeps_units: whether those that something is added to behind their norm are also given without that.
     """
     assert norms is None or not keeps_units
-    state, count = mixture.states[0], len(mixture.states)
-    rows, normed = Rows(state.shape[-1], is_interpreted), _normed(ways)
+    state, count, normed = mixture.states[0], len(mixture.states), _normed(ways)
+    rows = Rows.like(state, is_interpreted=is_interpreted)
+    if isinstance(mixture, Mixture):
+        rows = replace(rows, numbers=_NUMBERS)
     behind = [number for number, way in enumerate(ways) if way.is_behind and keeps_units]
 
     def kernel(given: _Sources, made: _Sums) -> None:
-        if not isinstance(mixture, Unweighed):
-            reader = Reader(rows, given.in_order(ways), 0)  # no write is between them: the compiler reads ahead
+        if not isinstance(mixture, HalfWeighed):
+            reader = Reader(rows, given.in_order(ways))  # no write is between them: the compiler reads ahead
             _write_streams(given, made, given.weights, reader, rows, ways, epsilon)
             return
         weigher = Weigher(given.weights, mixture.activation, state.dtype, is_interpreted=is_interpreted)
         reader = Reader(rows, given.in_order(ways), rows.far_ahead)
         weigher.write(made.weights)
-        _write_streams(given, made, made.weights, reader, rows, ways, epsilon, adds_at_once=True)
+        _write_streams(given, made, made.weights, reader, rows, ways, epsilon)
 
     weights = _flat(mixture.weights_BSCM) if isinstance(mixture, Mixture) else mixture.inside
     beside = mixture.states, mixture.base_BSD, mixture.after_D, norms or (None,) * len(ways)
     given = _Sources(weights, *rows.of(beside))
     like = jax.ShapeDtypeStruct(given.states[0].shape, state.dtype)
     scales = jax.ShapeDtypeStruct((like.shape[0], max(1, len(normed))), jnp.float32)
-    room = (like.shape[0], lanes(len(ways) * count)) if isinstance(mixture, Unweighed) else None
+    room = (like.shape[0], lanes(len(ways) * count)) if isinstance(mixture, HalfWeighed) else None
     wanted = _Sums(
         streams=(like,) * len(ways),
         behind=(like,) * len(behind),
@@ -131,14 +135,8 @@ def _write_streams(
     rows: Rows,
     ways: Ways,
     epsilon: float,
-    *,
-    adds_at_once: bool = False,
 ) -> None:
-    """Mixes a row by its weights.
-
-    Args:
-        adds_at_once: whether sums over the row are made of all ways at once, in less time and more registers.
-    """
+    """Mixes a row by its weights."""
     row, count, normed, behind = pl.program_id(0), len(given.states), _normed(ways), iter(made.behind)
     sums = [rows.zeros()] * len(ways)
     for source in range(count):
@@ -146,16 +144,14 @@ def _write_streams(
         each = [weights[row, way * count + source] for way in range(len(ways))]
         sums = [rows.plus_product(total, values, weight) for total, weight in zip(sums, each, strict=True)]
     base: Any = None if given.base is None else reader.next()
-    if adds_at_once:
-        bare = [total + base if way.has_base else total for way, total in zip(ways, sums, strict=True)]
-        squares = rows.sums([bare[number] * bare[number] for number in normed])
+    sums = [total + base if way.has_base else total for way, total in zip(ways, sums, strict=True)]
+    apart = [rows.apart(sums[number]) for number in normed]
+    squares = rows.sums([rows.products(one, one) for one in apart])
     for number, (way, total) in enumerate(zip(ways, sums, strict=True)):
-        if way.has_base:
-            total = total + base
         if way.is_normed:
-            square = squares[normed.index(number)] if adds_at_once else jnp.sum(total * total)
-            scale = lax.rsqrt(square / rows.width + epsilon)
-            made.scales[row, normed.index(number)] = scale
+            place = normed.index(number)
+            scale = lax.rsqrt(squares[place] / rows.width + epsilon)
+            made.scales[row, place] = scale
             total = total * scale
         if way.is_behind:
             if made.behind:
@@ -183,7 +179,7 @@ class _Known(NamedTuple):
 class _Gradients(NamedTuple):
     """What it makes."""
 
-    by_weights: Any  # [parts, rows, ways * states, and some room]
+    by_weights: Any  # [rows, …], of each row state by state, those of all ways, in columns
     by_states: tuple[Any, ...]
     by_base: Any
     left: tuple[Any, ...]
@@ -199,12 +195,13 @@ def mixed_gradients(
             what the one that followed left to this one.
     """
     state, count = mixture.states[0], len(mixture.states)
-    rows = Rows(state.shape[-1], is_interpreted)
+    rows = Rows.like(state, is_interpreted=is_interpreted)
     own = range(count - 1, count) if turn.owes else range(count)  # the states whose gradients are made here
 
     def kernel(known: _Known, made: _Gradients) -> None:
         beside = *_of_streams(known, ways), *known.states, *known.owed_sums, *known.by_states
-        reader = Reader(rows, beside, _AHEAD)  # in the order in which they are used
+        fetched = _FETCHED if turn.owes else _FEW_FETCHED
+        reader = Reader(rows, beside, _AHEAD, fetched)  # in the order in which they are used
         by_sums, by_base = _by_sums(known, ways, rows, reader)
         if by_base is not None:
             rows.write(made.by_base, by_base)
@@ -228,9 +225,8 @@ def mixed_gradients(
     )
     known = _Known(weights, states, units_, scales, after, streams, owed_weights, owed_sums, earlier)
     like = jax.ShapeDtypeStruct(states[0].shape, state.dtype)
-    room = weights.shape[1] - count + lanes(count)  # the last of the sums are written with all lanes
     wanted = _Gradients(
-        by_weights=jax.ShapeDtypeStruct((rows.tile[0], weights.shape[0], room), jnp.float32),
+        by_weights=jax.ShapeDtypeStruct((len(weights), *_in_columns(weights.shape[1])), jnp.float32),
         by_states=(like,) * len(own),
         by_base=like if takes_base(ways) else None,
         left=(like,) * len(ways) if turn.owes else (),
@@ -239,7 +235,8 @@ def mixed_gradients(
     in_place = {first + number: 1 + number for number in range(len(earlier))}
     name = f"mixed_gradients_{count}"
     made = _call(kernel, known, wanted, rows, name, in_place=in_place, is_interpreted=is_interpreted)
-    by_weights = jnp.sum(made.by_weights, axis=0)[:, : weights.shape[1]].reshape(mixture.weights_BSCM.shape)
+    by_weights = made.by_weights.swapaxes(1, 2).reshape(len(weights), -1)[:, : weights.shape[1]]
+    by_weights = by_weights.reshape(-1, count, len(ways)).swapaxes(1, 2).reshape(mixture.weights_BSCM.shape)
     by_states, by_base, left = jax.tree.map(
         lambda one: one.reshape(state.shape), (made.by_states, made.by_base, made.left)
     )
@@ -269,7 +266,7 @@ def _by_sums(known: _Known, ways: Ways, rows: Rows, reader: Reader) -> tuple[lis
         if way.is_normed:
             units[number] = reader.next()
         by_sums.append(by_sum)
-    along = rows.sums([by_sums[number] * unit for number, unit in units.items()])
+    along = rows.sums([rows.products(rows.apart(by_sums[number]), rows.apart(unit)) for number, unit in units.items()])
     for place, (number, unit) in enumerate(units.items()):
         scale = known.scales[pl.program_id(0), place]
         by_sums[number] = (by_sums[number] - unit * (along[place] / rows.width)) * scale
@@ -278,16 +275,37 @@ def _by_sums(known: _Known, ways: Ways, rows: Rows, reader: Reader) -> tuple[lis
 
 
 def _write_by_weights(to: Any, by_sums: list[Array], count: int, rows: Rows, reader: Reader) -> None:
-    """The gradients by the weights of so many states, of each part of the row."""
-    lane = lax.broadcasted_iota(jnp.int32, (rows.tile[0], lanes(count)), 1)
-    found = [jnp.zeros(lane.shape, jnp.float32)] * len(by_sums)
-    for source in range(count):
-        values = reader.next()
-        products = [jnp.sum(by_sum * values, axis=1, keepdims=True) for by_sum in by_sums]
-        found = [jnp.where(lane == source, one, others) for one, others in zip(products, found, strict=True)]
-    for number, one in enumerate(found):
-        place = to.at[pl.ds(0, rows.tile[0]), pl.program_id(0), pl.ds(number * count, lane.shape[1])]
-        triton.store(place, one, mask=lane < count)
+    """The gradients by the weights of so many states; `to` has their places in columns, as `_in_columns` says."""
+    lane = lax.broadcasted_iota(jnp.int32, (rows.tile[0], to.shape[1]), 1)
+    found = [jnp.zeros(lane.shape, jnp.float32)] * to.shape[2]
+    products = _products(by_sums, count, rows, reader)
+    for first in range(0, len(by_sums) * count, AT_ONCE):
+        four = list(islice(products, AT_ONCE))
+        four += [jnp.zeros_like(four[0])] * (AT_ONCE - len(four))
+        column, place = divmod(first, to.shape[1])
+        is_mine = lane // AT_ONCE == place // AT_ONCE
+        found[column] = jnp.where(is_mine, rows.sums_in_lanes(four), found[column])
+    to[pl.program_id(0), :, :] = jnp.sum(_stacked(found), axis=0).reshape(to.shape[1:])
+
+
+def _products(by_sums: list[Array], count: int, rows: Rows, reader: Reader) -> Iterator[Array]:
+    """Of each state those with the gradients by all sums, as its turn comes to be read."""
+    apart = [rows.apart(by_sum) for by_sum in by_sums]
+    for _ in range(count):
+        values = rows.apart(reader.next())
+        yield from (rows.products(by_sum, values) for by_sum in apart)
+
+
+def _in_columns(count: int) -> tuple[int, int]:
+    """The shape in which a row of so many numbers is written: one column after the other, each of a warp's lanes."""
+    return lanes(1), pl.next_power_of_2(pl.cdiv(count, lanes(1)))
+
+
+def _stacked(tiles: list[Array]) -> Array:
+    """Tiles along axes of two behind their own, as many as a power of two; warps exchange them at once."""
+    if len(tiles) == 1:
+        return tiles[0]
+    return jnp.stack([_stacked(tiles[::2]), _stacked(tiles[1::2])], axis=-1)
 
 
 def _by_after(mixture: Mixture, units: Arrays, by: Mixed, ways: Ways) -> Array | None:

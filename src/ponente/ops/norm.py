@@ -1,6 +1,7 @@
 """Normalisation over the last axis, computed in float32 whatever comes in, and given back in the type that came in."""
 
-from functools import partial
+from functools import partial, reduce
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,27 +19,40 @@ def rms_norm(x: Array, weight: Array | None, epsilon: float, bias: Array | None 
 
 def rms_norm_beside(x: Array, weight: Array | None, epsilon: float) -> tuple[Array, Array]:
     """`rms_norm`, and x itself for what goes past it, so that on a GPU one kernel makes the gradient of both."""
+    (normed,), x = _normed_beside(x, weight, epsilon, 1)
+    return normed, x
+
+
+def rms_norm_twice_beside(x: Array, weight: Array | None, epsilon: float) -> tuple[Array, Array, Array]:
+    """The same for two who take what is normed: that kernel adds their gradients too."""
+    (one, other), x = _normed_beside(x, weight, epsilon, 2)
+    return one, other, x
+
+
+def _normed_beside(x: Array, weight: Array | None, epsilon: float, users: int) -> tuple[tuple[Array, ...], Array]:
     if weight is not None and has_triton():
-        return _beside(x, weight, epsilon)
-    return rms_norm(x, weight, epsilon), x
+        return _beside(x, weight, epsilon, users)
+    return (rms_norm(x, weight, epsilon),) * users, x
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _beside(x: Array, weight: Array, epsilon: float) -> tuple[Array, Array]:
-    return rms_norm(x, weight, epsilon), x
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _beside(x: Array, weight: Array, epsilon: float, users: int) -> tuple[tuple[Array, ...], Array]:
+    return (rms_norm(x, weight, epsilon),) * users, x
 
 
-def _beside_forward(x: Array, weight: Array, epsilon: float) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    return _beside(x, weight, epsilon), (x, weight)
+def _beside_forward(x: Array, weight: Array, epsilon: float, users: int) -> tuple[Any, tuple[Array, Array]]:
+    return _beside(x, weight, epsilon, users), (x, weight)
 
 
-def _beside_backward(epsilon: float, kept: tuple[Array, Array], by: tuple[Array, Array]) -> tuple[Array, Array]:
+def _beside_backward(
+    epsilon: float, users: int, kept: tuple[Array, Array], by: tuple[tuple[Array, ...], Array]
+) -> tuple[Array, Array]:
     from ponente.ops.norm_kernel import has_kernel, rms_norm_gradients
 
     if has_kernel(kept[0]):
         return rms_norm_gradients(*kept, *by, epsilon)
     _, pull = jax.vjp(partial(rms_norm, epsilon=epsilon), *kept)
-    by_x, by_weight = pull(by[0])
+    by_x, by_weight = pull(reduce(jnp.add, by[0]))
     return by_x + by[1], by_weight
 
 

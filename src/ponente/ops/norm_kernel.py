@@ -4,6 +4,7 @@ XLA makes more of them: for the sum of each row, for the gradient, and for the w
 """
 
 import math
+from functools import reduce
 from typing import Any
 
 import jax
@@ -24,15 +25,26 @@ def has_kernel(x: Array) -> bool:
 
 
 def rms_norm_gradients(
-    x: Array, weight: Array, by_normed: Array, by_x: Array, epsilon: float, *, is_interpreted: bool = False
+    x: Array,
+    weight: Array,
+    by_normed: tuple[Array, ...],
+    by_x: Array,
+    epsilon: float,
+    *,
+    is_interpreted: bool = False,
 ) -> tuple[Array, Array]:
-    """The gradients by x, to which the one that came past the norm is added, and by the weight."""
+    """The gradients by x, to which the one that came past the norm is added, and by the weight.
+
+    Args:
+        by_normed: of each who took what was normed.
+    """
     width, rows = x.shape[-1], _rows_of(x)
     block = pl.next_power_of_2(width)
     count = x.size // width // rows
 
-    def kernel(x: Any, weight: Any, by_normed: Any, by_x: Any, new_by_x: Any, by_weight: Any) -> None:
+    def kernel(x: Any, weight: Any, by_x: Any, *others: Any) -> None:
         """Rows one after the other."""
+        *by_normed, new_by_x, by_weight = others
         first, columns = pl.program_id(0) * rows, jnp.arange(block)
         is_there = columns < width
         factor = triton.load(weight.at[pl.ds(0, block)], mask=is_there, other=0).astype(jnp.float32)
@@ -42,7 +54,7 @@ def rms_norm_gradients(
                 place = array.at[first + number, pl.ds(0, block)]
                 return triton.load(place, mask=is_there, other=0).astype(jnp.float32)
 
-            values, by, past = read(x), read(by_normed), read(by_x)
+            values, by, past = read(x), reduce(jnp.add, map(read, by_normed)), read(by_x)
             scale = lax.rsqrt(jnp.sum(values * values) / width + epsilon)
             unit = values * scale
             weighted = by * factor
@@ -57,13 +69,13 @@ def rms_norm_gradients(
     by_x, sums = pl.pallas_call(
         kernel,
         grid=(count,),
-        in_specs=[pl.BlockSpec()] * 4,
+        in_specs=[pl.BlockSpec()] * (3 + len(by_normed)),
         out_specs=[pl.BlockSpec()] * 2,
         out_shape=[jax.ShapeDtypeStruct(shape, x.dtype), jax.ShapeDtypeStruct((count, width), jnp.float32)],
         compiler_params=triton.CompilerParams(num_warps=_WARPS),
         interpret=is_interpreted,
         name="rms_norm_gradients",
-    )(x.reshape(shape), weight, by_normed.reshape(shape), by_x.reshape(shape))
+    )(x.reshape(shape), weight, by_x.reshape(shape), *(one.reshape(shape) for one in by_normed))
     return by_x.reshape(x.shape), sums.sum(axis=0).astype(weight.dtype)
 
 

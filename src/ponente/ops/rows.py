@@ -15,9 +15,42 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from ponente.ops.prefetch import fetch_row
+
 _FAR_AHEAD, _MANY_WARPS_AHEAD = 32, 12  # a thread may have 255 registers, or 128
-_NUMBERS = 8  # of a row that each thread has
-_PART = 32 * _NUMBERS  # what a warp has of a row: it adds up such a part without waiting for others
+_WARP = 32  # threads
+_READ_BYTES = 16  # that a thread reads at once
+AT_ONCE = 4  # sums that `sums_in_lanes` makes
+_SUMS_IN_LANES = """{
+    .reg .pred odd, upper, astray;
+    .reg .b32 lane, bit;
+    .reg .f32 low, high, own, other;
+    mov.u32 lane, %laneid;
+    and.b32 bit, lane, 1;
+    setp.ne.u32 odd, bit, 0;
+    and.b32 bit, lane, 2;
+    setp.ne.u32 upper, bit, 0;
+    setp.ne.u32 astray, lane, $5;
+    selp.f32 low, $2, $1, odd;
+    selp.f32 other, $1, $2, odd;
+    shfl.sync.bfly.b32 other, other, 1, 31, -1;
+    add.f32 low, low, other;
+    selp.f32 high, $4, $3, odd;
+    selp.f32 other, $3, $4, odd;
+    shfl.sync.bfly.b32 other, other, 1, 31, -1;
+    add.f32 high, high, other;
+    selp.f32 own, high, low, upper;
+    selp.f32 other, low, high, upper;
+    shfl.sync.bfly.b32 other, other, 2, 31, -1;
+    add.f32 own, own, other;
+    shfl.sync.bfly.b32 other, own, 4, 31, -1;
+    add.f32 own, own, other;
+    shfl.sync.bfly.b32 other, own, 8, 31, -1;
+    add.f32 own, own, other;
+    shfl.sync.bfly.b32 other, own, 16, 31, -1;
+    add.f32 own, own, other;
+    selp.f32 $0, 0f7FFFFFFF, own, astray;
+}"""
 
 
 def lanes(count: int) -> int:
@@ -27,14 +60,32 @@ def lanes(count: int) -> int:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of states, each in parts; a program has one, whose tile is as large as the next powers of two."""
+    """The rows of states, each in parts; a program has one, whose tile is as large as the next powers of two.
+
+    Args:
+        numbers: of a row that each thread has: with more, fewer threads read what all of them need, such as weights,
+            and each needs more registers.
+    """
 
     width: int
+    item_bytes: int
     is_interpreted: bool
+    numbers: int = 8
+
+    @classmethod
+    def like(cls, state: Array, *, is_interpreted: bool) -> "Rows":
+        return cls(state.shape[-1], state.dtype.itemsize, is_interpreted)
+
+    @property
+    def vector(self) -> int:
+        """Numbers that a thread reads at once."""
+        return _READ_BYTES // self.item_bytes
 
     @property
     def parts(self) -> int:
-        return self.width // _PART if self.width % _PART == 0 else 1
+        """Each is one warp's, which adds it up without waiting for others."""
+        part = _WARP * self.vector
+        return self.width // part if self.width % part == 0 else 1
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -42,7 +93,7 @@ class Rows:
 
     @property
     def warps(self) -> int:
-        return max(1, math.prod(self.tile) // _PART)
+        return max(1, math.prod(self.tile) // (_WARP * self.numbers))
 
     @property
     def far_ahead(self) -> int:
@@ -59,6 +110,11 @@ class Rows:
         is_there = self._is_there()
         return triton.load(self._place(array), mask=is_there, other=None if is_there is None else 0)
 
+    def fetch(self, array: Any) -> None:
+        """Begins to bring the row of an array to the cache."""
+        if len(array.shape) > len(self.tile) and not self.is_interpreted:
+            fetch_row(array, pl.program_id(0))
+
     def write(self, array: Any, values: Array) -> None:
         triton.store(self._place(array), values.astype(array.dtype), mask=self._is_there())
 
@@ -70,6 +126,39 @@ class Rows:
             found = jnp.where(lane == number, jnp.sum(tile, axis=1, keepdims=True), found)
         total, place = jnp.sum(found, axis=0), lax.broadcasted_iota(jnp.int32, (lane.shape[1],), 0)
         return [jnp.sum(jnp.where(place == number, total, 0)) for number in range(len(tiles))]
+
+    def apart(self, tile: Array) -> list[Array]:
+        """The first number of all that a thread reads at once, the second, …"""
+        parts, width = self.tile
+        vector = min(self.vector, width)
+        each = lax.split(tile.reshape(parts, width // vector, vector), [1] * vector, axis=2)
+        return [one.reshape(parts, width // vector) for one in each]
+
+    def products(self, a: Sequence[Array], b: Sequence[Array]) -> Array:
+        """The sum of the products that each thread has, of tiles apart; of whole tiles it would take twice as long."""
+        total = a[0] * b[0]
+        for one, other in zip(a[1:], b[1:], strict=True):
+            total = self.plus_product(total, one, other)
+        return total
+
+    def sums_in_lanes(self, four: Sequence[Array]) -> Array:
+        """Sums over the last axis of tiles such as `products` makes, in lanes [parts, 32]: lane l has that of l % 4.
+
+        One after the other they take 20 exchanges between the lanes of a warp, and 6 by `_SUMS_IN_LANES`. That relies
+        on where Triton keeps numbers; were one not there, all would be NaN.
+        """
+        lane = lax.broadcasted_iota(jnp.int32, (self.tile[0], _WARP), 1)
+        if self.is_interpreted or four[0].shape != lane.shape or self.warps != self.tile[0]:
+            made = jnp.zeros(lane.shape, jnp.float32)
+            for number, tile in enumerate(four):
+                made = jnp.where(lane % AT_ONCE == number, jnp.sum(tile, axis=1, keepdims=True), made)
+            return made
+        like = [jax.ShapeDtypeStruct(lane.shape, jnp.float32)]
+        asm, constraints = _SUMS_IN_LANES, "=f,f,f,f,f,r"
+        (made,) = triton.elementwise_inline_asm(
+            asm, args=[*four, lane], constraints=constraints, pack=1, result_shape_dtypes=like
+        )
+        return made
 
     def zeros(self) -> Array:
         return jnp.zeros(self.tile, jnp.float32)
@@ -101,16 +190,25 @@ class Reader:
     """Rows of arrays, one after the other, in float32.
 
     Some are being read before they are used, for a read takes long, and one that stands behind a write waits for it.
+    Those that follow are on their way to the cache.
     """
 
-    def __init__(self, rows: Rows, arrays: Sequence[Any], ahead: int) -> None:
+    def __init__(self, rows: Rows, arrays: Sequence[Any], ahead: int = 0, fetched: int = 0) -> None:
         self._rows, self._left, self._begun = rows, list(arrays), list[Array]()
+        self._unfetched = list(arrays[ahead:]) if fetched else []
         self._begin(ahead)
+        self._fetch(fetched)
 
     def next(self) -> Array:
         self._begin(1)
+        self._fetch(1)
         return self._begun.pop(0).astype(jnp.float32)
 
     def _begin(self, count: int) -> None:
         self._begun += [self._rows.begin_to_read(array) for array in self._left[:count]]
         del self._left[:count]
+
+    def _fetch(self, count: int) -> None:
+        for array in self._unfetched[:count]:
+            self._rows.fetch(array)
+        del self._unfetched[:count]

@@ -16,7 +16,7 @@ from ponente.ops.gated import Activation
 from ponente.ops.gpu import has_triton
 from ponente.ops.linear import linear
 from ponente.ops.mixing import Arrays, Mixture, Norms, Ways, mix_for_good, takes_base
-from ponente.ops.norm import rms_norm_beside
+from ponente.ops.norm import rms_norm_twice_beside
 
 
 def gelu(x: Array) -> Array:
@@ -43,10 +43,10 @@ class Weighed(NamedTuple):
 
 def weigh(x_BSD: Array, network: Network, activation: Activation, epsilon: float) -> Weighed:
     """The weights of all states, by the last of them."""
-    last_BSD = x_BSD
+    last_BSD = weighing_BSD = x_BSD
     if network.norm_D is not None:
-        last_BSD, x_BSD = rms_norm_beside(x_BSD, network.norm_D, epsilon)
-    return Weighed(last_BSD, x_BSD, _weights(last_BSD, network, activation, epsilon))
+        last_BSD, weighing_BSD, x_BSD = rms_norm_twice_beside(x_BSD, network.norm_D, epsilon)
+    return Weighed(last_BSD, x_BSD, _weights(weighing_BSD, network, activation, epsilon))
 
 
 class Unweighed(NamedTuple):
@@ -69,8 +69,8 @@ def weigh_and_mix(
         if weighing_kernel.has_kernel(x_BSD, network) and mixing_kernel.has_kernel(x_BSD):
             last_BSD, inside = weighing_kernel.weigh_inside(x_BSD, network, epsilon)
             states = (*earlier, last_BSD)
-            unweighed = mixing_kernel.Unweighed(inside, activation, states, base_BSD, after_D)
-            return last_BSD, mixing_kernel.mixed(unweighed, ways, epsilon, norms=norms).streams
+            half = mixing_kernel.HalfWeighed(inside, activation, states, base_BSD, after_D)
+            return last_BSD, mixing_kernel.mixed(half, ways, epsilon, norms=norms).streams
     last_BSD, _, weights_BSCM = weigh(x_BSD, network, activation, epsilon)
     return last_BSD, mix_for_good(Mixture(weights_BSCM, (*earlier, last_BSD), base_BSD, after_D), ways, epsilon, norms)
 

@@ -16,9 +16,14 @@ def squares(tree: Any) -> dict[str, Array]:
     return {path_name(path): _sum(path_name(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
+def total(squares_by_name: dict[str, Array]) -> Array:
+    """The sum of the squares of all arrays together."""
+    return sum((one.sum() for one in squares_by_name.values()), start=jnp.zeros(()))
+
+
 def norm(squares_by_name: dict[str, Array]) -> Array:
     """The norm of all arrays together."""
-    return jnp.sqrt(sum((one.sum() for one in squares_by_name.values()), start=jnp.zeros(())))
+    return jnp.sqrt(total(squares_by_name))
 
 
 def _sum(name: str, leaf: Array) -> Array:

@@ -17,7 +17,7 @@ from jax import Array
 from ponente.config.errors import RefusedError
 from ponente.config.fields import Kind
 from ponente.models.parameters import path_name
-from ponente.train.norms import STACKED, norm, squares
+from ponente.train.norms import STACKED, squares, total
 from ponente.train.trackers.tracker import Histogram
 
 Target = Literal["grads", "params", "updates"]
@@ -56,7 +56,10 @@ class WatchConfig:
         return is_on and bool(self.targets) and step % self.interval == 0
 
     def norms(self, **trees: Any) -> dict[str, Array]:
-        """The norms of those of the trees, by what they are (`grads=…`), that are watched."""
+        """The squares of the norms of those of the trees, by what they are (`grads=…`), that are watched.
+
+        `watched_metrics` takes the roots: on a device each would be a kernel, whatever little it has to do.
+        """
         if not self.include_norms or self.interval < 1:
             return {}
         return self._each(self._norms, trees)
@@ -74,13 +77,13 @@ class WatchConfig:
 
     def _norms(self, prefix: str, tree: Any) -> dict[str, Array]:
         found = squares(tree)
-        norms = {f"{prefix}/norm/total": norm(found)}
+        norms = {f"{prefix}/norm/total": total(found)}
         if self.include_per_parameter_norms:
             for name, sums in found.items():
                 if self.split_scan_layers and name.startswith(STACKED):
-                    norms[f"{prefix}/norm/{name}[]"] = jnp.sqrt(sums)
+                    norms[f"{prefix}/norm/{name}[]"] = sums
                 else:
-                    norms[f"{prefix}/norm/{name}"] = jnp.sqrt(sums.sum())
+                    norms[f"{prefix}/norm/{name}"] = sums.sum()
         return norms
 
     def _histograms(self, prefix: str, tree: Any) -> dict[str, Array]:
@@ -105,13 +108,13 @@ def watched_metrics(watched: Mapping[str, Any]) -> dict[str, "float | Histogram"
     for name, array in watched.items():
         values = np.asarray(array)
         if "/histogram/" in name:
-            low, high, total, squares, *counts = values.tolist()
+            low, high, sum_, sum_squares, *counts = values.tolist()
             edges = tuple(np.linspace(low, high, len(counts) + 1).tolist())
-            metrics[name] = Histogram(edges=edges, counts=tuple(counts), sum=total, sum_squares=squares)
+            metrics[name] = Histogram(edges=edges, counts=tuple(counts), sum=sum_, sum_squares=sum_squares)
         elif name.endswith("[]"):
             before, _, after = name.removesuffix("[]").partition("/blocks.")
-            for layer, value in enumerate(values.tolist()):
+            for layer, value in enumerate(np.sqrt(values).tolist()):
                 metrics[f"{before}/blocks.{layer}.{after}"] = value
         else:
-            metrics[name] = float(values)
+            metrics[name] = float(np.sqrt(values))
     return metrics

@@ -20,7 +20,7 @@ from ponente.ops.loss_kernel import log_normalizer
 from ponente.ops.mixing import Mixed, Mixture, Turn, Way, mix, mix_for_good, mix_plain
 from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
 from ponente.ops.mixing_kernel import mixed, mixed_gradients
-from ponente.ops.norm import rms_norm, rms_norm_beside
+from ponente.ops.norm import rms_norm, rms_norm_beside, rms_norm_twice_beside
 from ponente.ops.norm_kernel import has_kernel, rms_norm_gradients
 from ponente.ops.weighing import Network, Unweighed, gelu, weigh, weigh_and_mix
 from ponente.ops.weighing_kernel import has_kernel as has_weighing_kernel
@@ -41,13 +41,14 @@ def test_the_gate_s_gradients_are_those_of_autodiff(shape: tuple[int, ...]) -> N
 
 
 @pytest.mark.parametrize("shape", [(2, 32, 128), (3, 4, 96), (40, 1000)])
-def test_the_norm_s_gradients_are_those_of_autodiff(shape: tuple[int, ...]) -> None:
-    keys = jax.random.split(jax.random.key(0), 4)
-    x, by_normed, by_x = (jax.random.normal(key, shape) * 3 for key in keys[:3])
-    weight = 1 + jax.random.normal(keys[3], shape[-1:])
+@pytest.mark.parametrize("users", [1, 2])
+def test_the_norm_s_gradients_are_those_of_autodiff(shape: tuple[int, ...], users: int) -> None:
+    keys = jax.random.split(jax.random.key(0), 5)
+    x, by_x, *by_normed = (jax.random.normal(key, shape) * 3 for key in keys[: 2 + users])
+    weight = 1 + jax.random.normal(keys[4], shape[-1:])
     assert has_kernel(x)
-    found = rms_norm_gradients(x, weight, by_normed, by_x, 1e-5, is_interpreted=True)
-    expected_by_x, by_weight = jax.vjp(lambda x, weight: rms_norm(x, weight, 1e-5), x, weight)[1](by_normed)
+    found = rms_norm_gradients(x, weight, tuple(by_normed), by_x, 1e-5, is_interpreted=True)
+    expected_by_x, by_weight = jax.vjp(lambda x, weight: rms_norm(x, weight, 1e-5), x, weight)[1](sum(by_normed))
     for one, other in zip(found, (expected_by_x + by_x, by_weight), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
 
@@ -63,14 +64,15 @@ def test_a_norm_beside_its_input_has_the_gradients_of_both(
 
     def loss(norm: Any) -> Any:
         def value(x: jax.Array, weight: jax.Array) -> jax.Array:
-            normed, past = norm(x, weight, 1e-5)
-            return jnp.sum(jnp.sin(normed) + 2 * jnp.cos(past))
+            *normed, past = norm(x, weight, 1e-5)
+            return jnp.sum(2 * jnp.cos(past) + sum(jnp.sin(one + place) for place, one in enumerate(normed)))
 
         return jax.value_and_grad(value, argnums=(0, 1))(x, weight)
 
-    found, expected = loss(rms_norm_beside), loss(lambda x, *rest: (rms_norm(x, *rest), x))
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    for users, norm in enumerate((rms_norm_beside, rms_norm_twice_beside), start=1):
+        found, expected = loss(norm), loss(lambda x, *rest, users=users: (*[rms_norm(x, *rest)] * users, x))
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(3, 7, 64), (64, 8200)])
@@ -210,7 +212,7 @@ def test_mixtures_and_their_gradients_are_those_of_the_formula(
     expected = both(lambda mixture, ways, epsilon, *_: Mixed(mix_plain(mixture, ways, epsilon), mixture.states, None))
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert one.shape == other.shape
-        np.testing.assert_allclose(one, other, rtol=0, atol=5e-6 * np.abs(other).max())
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max())
 
 
 def interpret_mixtures(monkeypatch: pytest.MonkeyPatch) -> None:
