@@ -3,9 +3,9 @@
 Run:  python benchmarks/h200/compiled.py [--variants baseline default plain] [--layers 12 24 48] [--rows 16] [--help]
 In:   shapes alone. Needs JAX's plugin for CUDA, of JAX's version (`pip install jax-cuda13-plugin nvidia-cuda-nvcc`).
 Out:  for each number of layers and variant, the memory of a step by the compiler's account and against the first
-      variant, and how many kernels a decoded token takes; last a line of JSON. Attention of steps is a stand-in that
-      keeps what cuDNN's keeps, which cannot be compiled without a GPU: two steps were within 0.2% of those compiled
-      with one.
+      variant, and how many kernels a step and a decoded token take; last a line of JSON. Attention of steps is a
+      stand-in that keeps what cuDNN's keeps, which cannot be compiled without a GPU: two steps were within 0.2% of
+      those compiled with one.
 Cost: on two cores, a minute for each step of 24 layers, and half of one for decoding.
 """
 
@@ -63,7 +63,7 @@ def main() -> None:
         shape = Shape(layers=layers, mlp=5632, vocabulary=VOCABULARY)
         first: dict[str, float] = {}
         for name in options.variants:
-            found = {"step_gib": step_gib(name, shape, options.rows, place)} if options.rows else {}
+            found = step(name, shape, options.rows, place) if options.rows else {}
             found |= {f"kernels_{batch}": float(decoded(name, shape, batch, place)) for batch in options.batches}
             first = first or found
             told = "; ".join(
@@ -120,7 +120,8 @@ def placed(tree: Any, place: Any) -> Any:
     return jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=place), tree)
 
 
-def step_gib(name: str, shape: Shape, rows: int, place: Any) -> float:
+def step(name: str, shape: Shape, rows: int, place: Any) -> dict[str, float]:
+    """Memory and kernels of a step, those outside its loops: on a GPU that it tries products on it chooses others."""
     from ponente.train.fitting import GIB, Need
     from ponente.train.step import TrainStep
 
@@ -128,7 +129,8 @@ def step_gib(name: str, shape: Shape, rows: int, place: Any) -> float:
     settings = settings_of(model, shape)
     state = jax.eval_shape(partial(first_state, model, settings.optimizer, shape))
     program = TrainStep(settings).lower(placed(state, place), placed(batch_of(shape, rows), place)).compile()
-    return Need.of(program).total / GIB
+    (lines,) = re.findall(r"^ENTRY .*?\n(.*?)^}", program.as_text(), re.MULTILINE | re.DOTALL)
+    return {"step_gib": Need.of(program).total / GIB, "step_kernels": float(kernels_in(lines))}
 
 
 def decoded(name: str, shape: Shape, batch: int, place: Any) -> int:
@@ -150,6 +152,11 @@ def decoded(name: str, shape: Shape, batch: int, place: Any) -> int:
     body = re.search(r"body=%?([\w.\-]+)", text)
     assert body is not None
     (lines,) = re.findall(rf"^%?{re.escape(body[1])} .*?\n(.*?)^}}", text, re.MULTILINE | re.DOTALL)
+    return kernels_in(lines)
+
+
+def kernels_in(lines: str) -> int:
+    """Of a compiled computation."""
     operations = re.findall(r"^\s+(?:ROOT )?%?[\w.\-]+ = (?:\(.*?\)|\S+) ([\w\-]+)\(", lines, re.MULTILINE)
     return sum(not re.fullmatch(FREE, operation) for operation in operations)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ponente.config.errors import UserError
 from ponente.models.parameters import path_name
+from ponente.train.norms import Squares
 
 _NAMED = 5
 
@@ -18,12 +19,12 @@ class NotFiniteError(UserError):
 
 
 def check_finite(
-    step: int, loss: float, grad_norm: float, squares: Any, model: Any, *, stops_at_nan: bool, stops_at_inf: bool
+    step: int, loss: float, grad_norm: float, squares: Squares, model: Any, *, stops_at_nan: bool, stops_at_inf: bool
 ) -> None:
     """Raises if a step's numbers are of a kind that stops the run.
 
     Args:
-        squares: of each parameter's gradient, in the order of `model`'s leaves.
+        squares: of gradients by the parameters of `model`.
         model: the weights now, a step or so later; looked at only when something is wrong.
     """
     found = [
@@ -35,7 +36,8 @@ def check_finite(
         return
     leaves = jax.tree_util.tree_flatten_with_path(model)[0]
     names = [path_name(path) for path, _ in leaves]
-    gradients = [name for name, square in zip(names, np.asarray(squares), strict=True) if not math.isfinite(square)]
+    by_name = squares.by_name()
+    gradients = [name for name in names if not np.isfinite(by_name[name]).all()]
     are_finite = jax.jit(lambda leaf: jnp.isfinite(leaf).all())  # on devices: another process may hold a part
     weights = [name for name, (_, leaf) in zip(names, leaves, strict=True) if not bool(are_finite(leaf))]
     raise NotFiniteError(

@@ -21,7 +21,6 @@ from ponente.train.state import TrainState
 from ponente.train.step import StepMetrics, TrainStep
 from ponente.train.throughput import Throughput
 from ponente.train.trackers.tracker import Tracker
-from ponente.train.watch import watched_metrics
 from ponente.train.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -146,7 +145,7 @@ class Loop:
         }
         if self.setup.config.z_loss_weight:
             logged["train/cross_entropy"] = float(metrics.cross_entropy)
-        watched = watched_metrics(metrics.watched) if trainer.watch.is_due(step) else {}
+        watched = trainer.watch.metrics_of(metrics.watched) if trainer.watch.is_due(step) else {}
         self.tracker.log({**logged, **watched}, step)
         self.loss = loss
         self.on_step(StepReport(step, loss, logged))

@@ -20,7 +20,7 @@ from ponente.batches.batch import Batch
 from ponente.models.lm import Dropout
 from ponente.ops.mesh import UNSPLIT, Layout
 from ponente.train.fitting import Need, check_step
-from ponente.train.norms import norm, squares
+from ponente.train.norms import Squares, norm, squares
 from ponente.train.objective import loss_sums
 from ponente.train.offload import on_device
 from ponente.train.precision import Precision
@@ -41,8 +41,8 @@ class StepMetrics(NamedTuple):
     weight: Array  # of all tokens that counted
     grad_norm: Array  # before clipping
     learning_rate: Array
-    squares: Array  # of each parameter's gradient, summed, in the order of the tree
-    watched: dict[str, Array]
+    squares: Squares  # of gradients
+    watched: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ def _step(
         weight=weight,
         grad_norm=norm(of_gradients),
         learning_rate=jnp.asarray(settings.learning_rates(state.step), jnp.float32),
-        squares=jnp.stack([one.sum() for one in of_gradients.values()]),
+        squares=of_gradients,
         watched=watched,
     )
     average = state.average

@@ -17,7 +17,7 @@ from jax import Array
 from ponente.config.errors import RefusedError
 from ponente.config.fields import Kind
 from ponente.models.parameters import path_name
-from ponente.train.norms import STACKED, squares, total
+from ponente.train.norms import STACKED, Squares, squares
 from ponente.train.trackers.tracker import Histogram
 
 Target = Literal["grads", "params", "updates"]
@@ -55,36 +55,22 @@ class WatchConfig:
         is_on = self.interval > 0 and (self.include_norms or self.include_histograms)
         return is_on and bool(self.targets) and step % self.interval == 0
 
-    def norms(self, **trees: Any) -> dict[str, Array]:
-        """The squares of the norms of those of the trees, by what they are (`grads=…`), that are watched.
-
-        `watched_metrics` takes the roots: on a device each would be a kernel, whatever little it has to do.
-        """
+    def norms(self, **trees: Any) -> dict[str, Any]:
+        """What the norms of those of the trees, by what they are (`grads=…`), that are watched are made of."""
         if not self.include_norms or self.interval < 1:
             return {}
-        return self._each(self._norms, trees)
+        return self._each(lambda prefix, tree: {f"{prefix}/norm": squares(tree)}, trees)
 
-    def histograms(self, **trees: Any) -> dict[str, Array]:
+    def histograms(self, **trees: Any) -> dict[str, Any]:
         """What the histograms of what is watched are made of; traced with steps at which they are due."""
         return self._each(self._histograms, trees)
 
-    def _each(self, measure: Callable[[str, Any], dict[str, Array]], trees: Mapping[str, Any]) -> dict[str, Array]:
-        watched: dict[str, Array] = {}
+    def _each(self, measure: Callable[[str, Any], dict[str, Any]], trees: Mapping[str, Any]) -> dict[str, Any]:
+        watched: dict[str, Any] = {}
         for target in self.targets:
             if target in trees:
                 watched |= measure(_PREFIXES[target], trees[target])
         return watched
-
-    def _norms(self, prefix: str, tree: Any) -> dict[str, Array]:
-        found = squares(tree)
-        norms = {f"{prefix}/norm/total": total(found)}
-        if self.include_per_parameter_norms:
-            for name, sums in found.items():
-                if self.split_scan_layers and name.startswith(STACKED):
-                    norms[f"{prefix}/norm/{name}[]"] = sums
-                else:
-                    norms[f"{prefix}/norm/{name}"] = sums.sum()
-        return norms
 
     def _histograms(self, prefix: str, tree: Any) -> dict[str, Array]:
         found = {}
@@ -101,20 +87,32 @@ class WatchConfig:
             found[f"{prefix}/histogram/{name}"] = jnp.concatenate([sums, counts.astype(jnp.float32)])
         return found
 
+    def metrics_of(self, watched: Mapping[str, Any]) -> dict[str, float | Histogram]:
+        """What a step watched, as trackers take it: one number a name; layers as `blocks.0.…`."""
+        metrics: dict[str, float | Histogram] = {}
+        for name, found in watched.items():
+            metrics |= self._told(name, found) if isinstance(found, Squares) else {name: _histogram(found)}
+        return metrics
 
-def watched_metrics(watched: Mapping[str, Any]) -> dict[str, "float | Histogram"]:
-    """What a step watched, as trackers take it: one number a name; layers as `blocks.0.…`."""
-    metrics: dict[str, float | Histogram] = {}
-    for name, array in watched.items():
-        values = np.asarray(array)
-        if "/histogram/" in name:
-            low, high, sum_, sum_squares, *counts = values.tolist()
-            edges = tuple(np.linspace(low, high, len(counts) + 1).tolist())
-            metrics[name] = Histogram(edges=edges, counts=tuple(counts), sum=sum_, sum_squares=sum_squares)
-        elif name.endswith("[]"):
-            before, _, after = name.removesuffix("[]").partition("/blocks.")
-            for layer, value in enumerate(np.sqrt(values).tolist()):
-                metrics[f"{before}/blocks.{layer}.{after}"] = value
-        else:
-            metrics[name] = float(np.sqrt(values))
-    return metrics
+    def _told(self, prefix: str, found: Squares) -> dict[str, float]:
+        by_name = found.by_name()
+        told = {f"{prefix}/total": _root(sum(sums.sum() for sums in by_name.values()))}
+        if not self.include_per_parameter_norms:
+            return told
+        for name, sums in by_name.items():
+            if self.split_scan_layers and name.startswith(STACKED):
+                inside = name.removeprefix(STACKED)
+                told |= {f"{prefix}/{STACKED}{layer}.{inside}": _root(one) for layer, one in enumerate(sums)}
+            else:
+                told[f"{prefix}/{name}"] = _root(sums.sum())
+        return told
+
+
+def _root(square: Any) -> float:
+    return float(np.sqrt(square))
+
+
+def _histogram(found: Any) -> Histogram:
+    low, high, total, of_squares, *counts = np.asarray(found).tolist()
+    edges = tuple(np.linspace(low, high, len(counts) + 1).tolist())
+    return Histogram(edges=edges, counts=tuple(counts), sum=total, sum_squares=of_squares)

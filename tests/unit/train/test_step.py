@@ -17,11 +17,12 @@ from ponente.models.mudd import MuddConfig
 from ponente.models.parameters import initialize
 from ponente.train.finiteness import NotFiniteError, check_finite
 from ponente.train.mesh import check_rows
+from ponente.train.norms import squares
 from ponente.train.optimizers import AdamConfig
 from ponente.train.precision import Precision
 from ponente.train.state import TrainState, named_arrays, state_of, with_arrays
 from ponente.train.step import StepSettings, TrainStep
-from ponente.train.watch import WatchConfig, watched_metrics
+from ponente.train.watch import WatchConfig
 
 VOCAB, ROWS, LENGTH = 61, 8, 16
 LLAMA = LlamaConfig(max_seq_len=LENGTH, hidden_dim=32, intermediate_dim=64, num_layers=2, num_heads=4, num_kv_heads=2)
@@ -218,7 +219,7 @@ def test_what_is_watched_has_the_norms_of_gradients_and_weights() -> None:
     watch = WatchConfig(watch_targets=("grads", "params", "updates"), include_histograms=True, interval=2)
     run = TrainStep(settings(watch=watch))
     now, metrics = run(state(), batch(), 0)
-    told = watched_metrics(metrics.watched)
+    told = watch.metrics_of(metrics.watched)
     np.testing.assert_allclose(told["grad/norm/total"], float(metrics.grad_norm), rtol=1e-6)
     embed = np.asarray(now.model.embed_VD)
     np.testing.assert_allclose(told["params/norm/embed_VD"], np.sqrt((embed**2).sum()), rtol=1e-6)
@@ -272,7 +273,7 @@ def test_rows_at_once_that_do_not_divide_a_batch_are_refused_with_the_nearest_th
 
 
 def test_infinite_numbers_stop_the_run_by_their_own_key() -> None:
-    numbers = (float("inf"), 1.0, np.ones(len(jax.tree.leaves(state().model))), state().model)
+    numbers = (float("inf"), 1.0, squares(state().model), state().model)
     with pytest.raises(NotFiniteError, match="found loss inf at step 3"):
         check_finite(3, *numbers, stops_at_nan=True, stops_at_inf=True)
     check_finite(3, *numbers, stops_at_nan=True, stops_at_inf=False)
