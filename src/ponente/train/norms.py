@@ -1,5 +1,6 @@
 """Sums of squares of gradients and weights: one pass gives the norm of each layer, each parameter and all of them."""
 
+import re
 from collections.abc import Hashable
 from typing import Any
 
@@ -50,10 +51,15 @@ def squares(tree: Any) -> Squares:
 
 
 def _kind(name: str, leaf: Array) -> Hashable:
-    """The same for arrays whose squares are added up by one kernel: a small one costs more to begin than to run."""
+    """The same for arrays whose squares are added up by one kernel: a small one costs more to begin than to run.
+
+    They are one parameter of several layers that could not be stacked: `connections.3.static_CM` and
+    `connections.4.static_CM`. Such are split over devices alike, so nothing is moved to bring them together.
+    """
     if name.startswith(STACKED) or leaf.size > _LARGE:
         return name
-    return leaf.dtype, leaf.ndim if leaf.size <= _SMALL else leaf.shape
+    of_any_layer = re.sub(r"\.\d+\.", ".*.", name)
+    return of_any_layer, leaf.dtype, leaf.ndim if leaf.size <= _SMALL else leaf.shape
 
 
 def _of_one_shape(arrays: list[Array]) -> list[Array]:

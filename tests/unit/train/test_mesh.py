@@ -189,8 +189,12 @@ def test_a_step_moves_what_the_layout_says_and_nothing_else(checkpointing: bool 
     assert text.count('"stablehlo.reduce_scatter"') == len(split)
     assert text.count('"stablehlo.all_reduce"') == 2 + len(specs) - len(split)  # losses; norms of heads are whole
     if checkpointing is True:
-        compiled = program.compile().as_text()
-        assert "all-to-all" not in compiled and "collective-permute" not in compiled
+        assert_nothing_is_exchanged(program)
+
+
+def test_a_step_with_connections_exchanges_nothing_between_devices() -> None:
+    """Not even to add up squares of arrays alike at once."""
+    assert_nothing_is_exchanged(lowered(MUDD, (1, 8, 1)))
 
 
 @pytest.mark.parametrize(
@@ -252,6 +256,11 @@ def test_sizes_of_axes_follow_from_the_devices() -> None:
     layout = MeshConfig(axes={"model": 2}, shared_mapping={"vocab": None}).layout(jax.devices())
     assert layout is not None
     assert (layout.row_parts, layout.tensor_parts, layout.tensor) == (4, 2, {"heads", "kv_heads", "mlp"})
+
+
+def assert_nothing_is_exchanged(program: Any) -> None:
+    compiled = program.compile().as_text()
+    assert "all-to-all" not in compiled and "collective-permute" not in compiled
 
 
 def lowered(model: LmConfig, shape: tuple[int, int, int]) -> Any:
