@@ -22,7 +22,7 @@ from ponente.ops.linear_kernel import has_kernel as has_product_kernel
 from ponente.ops.loss import cross_entropy_sums
 from ponente.ops.mixing import Mixed, Mixture, Turn, Way, mix, mix_for_good, mix_plain
 from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
-from ponente.ops.norm import rms_norm, rms_norm_beside, rms_norm_twice_beside
+from ponente.ops.norm import Term, rms_norm, rms_norm_beside, rms_norm_twice_beside
 from ponente.ops.weighing import Network, Unweighed, gelu, weigh, weigh_and_mix
 from ponente.ops.weighing_kernel import has_kernel as has_weighing_kernel
 
@@ -230,6 +230,25 @@ def test_a_norm_beside_its_input_has_the_gradients_of_all(shape: tuple[int, ...]
         expected = value_and_gradients(every(lambda x, *rest, users=users: (*[rms_norm(x, *rest)] * users, x)), *exact)
         for one, other in zip(found, expected, strict=True):
             assert_near(one, other)
+
+
+@pytest.mark.parametrize("shape", [(8, 64, 512), (4, 32, 768), (4, 64, 2048)])
+def test_a_norm_beside_its_input_makes_the_gradient_of_its_term(shape: tuple[int, ...]) -> None:
+    x, unit, weight = normal(0, *shape, scale=3), normal(1, *shape), normal(2, shape[-1])
+    after = normal(3, shape[-1])
+
+    def beside(after: jax.Array, x: jax.Array, unit: jax.Array, weight: jax.Array) -> jax.Array:
+        return jnp.stack(rms_norm_beside(x, weight, 1e-5, Term(unit, after)))
+
+    def plain(after: jax.Array, x: jax.Array, unit: jax.Array, weight: jax.Array) -> jax.Array:
+        x = x + unit * after - jax.lax.stop_gradient(unit * after)
+        return jnp.stack((rms_norm(x, weight, 1e-5), x))
+
+    found = value_and_gradients(lambda after, x, weight: beside(after, x, unit, weight), after, x, weight)
+    exact = [one.astype(jnp.float32) for one in (after, x, unit, weight)]
+    expected = value_and_gradients(lambda after, x, weight: plain(after, x, exact[2], weight), *exact[:2], exact[3])
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other)
 
 
 @pytest.mark.parametrize("owes", [False, True])

@@ -7,7 +7,7 @@ B batch, S sequence, D width, C ways, M states, I inner width of a weighing netw
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -22,7 +22,7 @@ from ponente.models.stack import fold_growing
 from ponente.ops.gated import Activation
 from ponente.ops.mesh import whole
 from ponente.ops.mixing import Arrays, Debt, Mixture, Norms, Way, Ways, mix, mix_for_good, takes_base
-from ponente.ops.norm import rms_norm, rms_norm_beside
+from ponente.ops.norm import Term, rms_norm, rms_norm_beside
 from ponente.ops.weighing import Network, Unweighed, Weighed, gelu, weigh, weigh_and_mix
 
 _AFTER = 1e-3  # the first weight of the norm behind a mixture
@@ -89,12 +89,16 @@ class States(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """What queries, keys and values are made of, and what is added to."""
+    """What queries, keys and values are made of, and what is added to.
+
+    Who takes the last makes the gradient of its term, if it has one.
+    """
 
     q_BSD: Array
     k_BSD: Array
     v_BSD: Array
     residual_BSD: Array
+    term: Term | None
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ class Mixer:
 
     def single(self, connection: Connection | None, states: States, number: int) -> tuple[Array, States]:
         """The one mixture that all ways of a layer take; the first layer has no connection before it."""
-        mixtures, states = self._mixed(connection, states, (self.config.residual_way,), number)
+        mixtures, states, _ = self._mixed(connection, states, (self.config.residual_way,), number)
         return mixtures[0] if mixtures else states.x_BSD, states
 
     def streams(
@@ -129,11 +133,11 @@ class Mixer:
         assert norms is None or self.is_for_good
         config, norms = self.config, norms or {}
         each = tuple(norms.get(way) for way in config.dynamic_dense_type)
-        mixtures, states = self._mixed(connection, states, config.each_way, number, each)
+        mixtures, states, term = self._mixed(connection, states, config.each_way, number, each, leaves_after=True)
         made = dict(zip(config.dynamic_dense_type, mixtures, strict=True)) if mixtures else {}
         last = self._of_last(states.x_BSD, [way for way in "qkv" if way not in made], norms)
         made = last | made
-        return Streams(made["q"], made["k"], made["v"], made.get("m", states.x_BSD)), states
+        return Streams(made["q"], made["k"], made["v"], made.get("m", states.x_BSD), term), states
 
     def _of_last(self, x_BSD: Array, ways: list[str], norms: Mapping[str, Array | None]) -> dict[str, Array]:
         """What ways without a mixture take: the last state, as the others have their streams."""
@@ -147,29 +151,45 @@ class Mixer:
         """What the model's last norm takes."""
         config, count = self.config, self.config.num_layers
         ways = (*[Way()] * (config.ways(count) - 1), config.residual_way)
-        mixtures, states = self._mixed(connection, states, ways, count)
+        mixtures, states, _ = self._mixed(connection, states, ways, count)
         return mixtures[-1] if mixtures else states.x_BSD
 
     def _mixed(
-        self, connection: Connection | None, states: States, ways: Ways, number: int, norms: Norms | None = None
-    ) -> tuple[Arrays, States]:
-        """A mixture for each way, or none where nothing is mixed, and the states for whoever mixes them next."""
+        self,
+        connection: Connection | None,
+        states: States,
+        ways: Ways,
+        number: int,
+        norms: Norms | None = None,
+        *,
+        leaves_after: bool = False,
+    ) -> tuple[Arrays, States, Term | None]:
+        """A mixture for each way, or none where nothing is mixed, and the states for whoever mixes them next.
+
+        Args:
+            leaves_after: whether the gradient by the weight behind a norm may be left to who takes that mixture, which
+                then has the term that is given.
+        """
         config = self.config
         if connection is None:  # before the first layer, where there is one state
-            return (), states
+            return (), states, None
         chosen = config.sources(number)
         if not chosen:
             last_BSD, x_BSD = connection.normed(states.x_BSD, config)
-            return (), States(x_BSD, (*states.sources, last_BSD), states.debt)
+            return (), States(x_BSD, (*states.sources, last_BSD), states.debt), None
         if self.is_for_good:
-            return self._mixed_for_good(connection, states, ways, chosen, norms or (None,) * len(ways))
+            return *self._mixed_for_good(connection, states, ways, chosen, norms or (None,) * len(ways)), None
         weighed = connection.weighed(states.x_BSD, config)
         sources = [*states.sources, weighed.last_BSD]
         mixture = _mixture(connection, weighed, [sources[one] for one in chosen], ways)
-        mixed = mix(mixture, ways, config.layer_norm_epsilon, states.debt, config.turn(number))
+        turn = replace(config.turn(number), leaves_after=leaves_after and any(way.is_behind for way in ways))
+        mixed = mix(mixture, ways, config.layer_norm_epsilon, states.debt, turn)
         for one, state in zip(chosen, mixed.states, strict=True):
             sources[one] = state
-        return mixed.streams, States(weighed.x_BSD, tuple(sources), mixed.debt)
+        term = None
+        if mixed.unit_BSD is not None and mixture.after_D is not None:
+            term = Term(mixed.unit_BSD, mixture.after_D)
+        return mixed.streams, States(weighed.x_BSD, tuple(sources), mixed.debt), term
 
     def _mixed_for_good(
         self, connection: Connection, states: States, ways: Ways, chosen: tuple[int, ...], norms: Norms

@@ -24,7 +24,7 @@ from ponente.ops.fp8 import Fp8Weight
 from ponente.ops.gated import Activation, gated
 from ponente.ops.linear import linear, linear_each, linears
 from ponente.ops.mesh import Tensor, whole
-from ponente.ops.norm import rms_norm, rms_norm_beside
+from ponente.ops.norm import Term, rms_norm, rms_norm_beside
 from ponente.ops.rotary import DefaultRotary, Rotary, RotaryConfig, rotary_at, rotary_from_hf, rotary_to_hf
 
 
@@ -318,9 +318,19 @@ class Pass:
         return self.behind_norm(block, (normed, normed, normed), x_BSD, block.mlp, kept)
 
     def behind_norm(
-        self, block: Any, inputs: tuple[Array, Array, Array], x_BSD: Array, mlp: Mlp, kept: Any
+        self,
+        block: Any,
+        inputs: tuple[Array, Array, Array],
+        x_BSD: Array,
+        mlp: Mlp,
+        kept: Any,
+        term: Term | None = None,
     ) -> tuple[Array, Any]:
-        """The rest of a layer: attention of what queries, keys and values are made of, added to x, and the MLP."""
+        """The rest of a layer: attention of what queries, keys and values are made of, added to x, and the MLP.
+
+        Args:
+            term: of x, whose gradient is made here.
+        """
         config, epsilon, heads = self.config, self.config.layer_norm_epsilon, self.tokens.tensor.of("heads")
         qkv = block.attention.project(*inputs, self.rotary, epsilon, heads)
         mixed, kept = attend_after(
@@ -329,7 +339,7 @@ class Pass:
         attended = block.attention.output(mixed, heads)
         if config.hybrid_norm:
             attended = rms_norm(attended, block.norm_after_attention_D, epsilon)
-        normed, x_BSD = rms_norm_beside(x_BSD + attended, block.norm_mlp_D, epsilon)
+        normed, x_BSD = rms_norm_beside(x_BSD + attended, block.norm_mlp_D, epsilon, term)
         made = mlp(normed, config.activation_function, self.tokens.tensor.of("mlp"), self.behind_gate)
         if config.hybrid_norm:
             made = rms_norm(made, block.norm_after_mlp_D, epsilon)

@@ -165,15 +165,16 @@ class _Pass(Pass):
             residual_BSD, states = self.mixer.single(connection, states, number)
             normed, residual_BSD = rms_norm_beside(residual_BSD, block.norm_attention_D, self.config.layer_norm_epsilon)
             one = heads.enter(normed)
-            inputs = one, one, one
+            inputs, term = (one, one, one), None
         else:
             norms = block.norms if self.mixer.is_for_good else None
-            (q_BSD, k_BSD, v_BSD, residual_BSD), states = self.mixer.streams(connection, states, number, norms)
-            inputs = heads.enter(q_BSD), heads.enter(k_BSD), heads.enter(v_BSD)
+            (*streams, residual_BSD, term), states = self.mixer.streams(connection, states, number, norms)
+            q_BSD, k_BSD, v_BSD = map(heads.enter, streams)
+            inputs = q_BSD, k_BSD, v_BSD
             if norms is None:
                 block = block.with_norms_inside(heads)
         rest = self._keeping if number % _KEEPS_GATED == 0 else self
-        x_BSD, kept = rest.behind_norm(block, inputs, residual_BSD, mlp, kept)
+        x_BSD, kept = rest.behind_norm(block, inputs, residual_BSD, mlp, kept, term)
         return states._replace(x_BSD=x_BSD), kept
 
     @property

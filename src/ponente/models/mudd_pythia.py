@@ -33,7 +33,7 @@ from ponente.models.lm import KeyValues, LanguageModel, LmConfig, Tokens
 from ponente.models.parameters import Parameter, stacked
 from ponente.ops.embedding import lookup_split
 from ponente.ops.mesh import whole
-from ponente.ops.norm import layer_norm
+from ponente.ops.norm import layer_norm, with_term
 from ponente.ops.rotary import rotary_at
 
 
@@ -157,7 +157,8 @@ class _Pass(Pass):
             one = self._normed(residual_BSD, block.norm_attention)
             inputs = one, one, one
         else:
-            (q_BSD, k_BSD, v_BSD, residual_BSD), states = self.mixer.streams(connection, states, number)
+            (q_BSD, k_BSD, v_BSD, residual_BSD, term), states = self.mixer.streams(connection, states, number)
+            residual_BSD = residual_BSD if term is None else with_term(residual_BSD, term)
             assert block.norm_q and block.norm_k and block.norm_v
             inputs = (
                 self._normed(q_BSD, block.norm_q),

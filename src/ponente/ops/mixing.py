@@ -47,6 +47,7 @@ class Turn:
     owes: bool = False
     owed_ways: int = 0  # of the one that follows, if it owes
     begins: bool = False  # none who mixes these states later makes gradients that it could add to
+    leaves_after: bool = False  # who takes the stream with the weight behind its norm makes that weight's gradient
 
 
 ALONE = Turn()
@@ -60,11 +61,16 @@ class Debt(NamedTuple):
 
 
 class Mixed(NamedTuple):
-    """The streams, in the type of the states, the states for whoever mixes them next, and what it hands over."""
+    """The streams, in the type of the states, the states for whoever mixes them next, and what it hands over.
+
+    Where the gradient by the weight behind a norm is left to others, the unit that this weight was multiplied with is
+    for them: only in a pass that gradients are made of it has values.
+    """
 
     streams: Arrays
     states: Arrays
     debt: Debt | None
+    unit_BSD: Array | None = None
 
 
 class Mixture(NamedTuple):
@@ -127,7 +133,8 @@ def mix_plain(mixture: Mixture, ways: Ways, epsilon: float, norms: Norms | None 
 def _mix_by_kernel(mixture: Mixture, debt: Debt | None, ways: Ways, epsilon: float, turn: Turn) -> Mixed:
     from ponente.ops.mixing_kernel import mixed
 
-    return Mixed(mixed(mixture, ways, epsilon).streams, mixture.states, _no_debt(mixture, turn))
+    unit = jnp.zeros_like(mixture.states[0]) if turn.leaves_after else None
+    return Mixed(mixed(mixture, ways, epsilon).streams, mixture.states, _no_debt(mixture, turn), unit)
 
 
 def _no_debt(mixture: Mixture, turn: Turn) -> Debt | None:
@@ -143,7 +150,11 @@ def _forward(mixture: Mixture, debt: Debt | None, ways: Ways, epsilon: float, tu
 
     made = mixed(mixture, ways, epsilon, keeps_units=True)
     kept = mixture._replace(base_BSD=None), made.units, made.scales
-    return Mixed(made.streams, mixture.states, _no_debt(mixture, turn)), kept
+    unit = None
+    if turn.leaves_after:
+        normed = [way for way in ways if way.is_normed]
+        (unit,) = (one for way, one in zip(normed, made.units, strict=True) if way.is_behind)
+    return Mixed(made.streams, mixture.states, _no_debt(mixture, turn), unit), kept
 
 
 def _backward(ways: Ways, epsilon: float, turn: Turn, kept: Any, by: Mixed) -> tuple[Mixture, Debt | None]:

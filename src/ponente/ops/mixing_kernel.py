@@ -240,7 +240,8 @@ def mixed_gradients(
     by_states, by_base, left = jax.tree.map(
         lambda one: one.reshape(state.shape), (made.by_states, made.by_base, made.left)
     )
-    gradients = Mixture(by_weights, (*by.states[: own[0]], *by_states), by_base, _by_after(mixture, units, by, ways))
+    by_after = _by_after(mixture, units, by, ways, turn)
+    gradients = Mixture(by_weights, (*by.states[: own[0]], *by_states), by_base, by_after)
     return gradients, Debt(mixture.weights_BSCM, left) if turn.owes else None
 
 
@@ -308,10 +309,12 @@ def _stacked(tiles: list[Array]) -> Array:
     return jnp.stack([_stacked(tiles[::2]), _stacked(tiles[1::2])], axis=-1)
 
 
-def _by_after(mixture: Mixture, units: Arrays, by: Mixed, ways: Ways) -> Array | None:
-    """The gradient by the weight behind a norm."""
+def _by_after(mixture: Mixture, units: Arrays, by: Mixed, ways: Ways, turn: Turn) -> Array | None:
+    """The gradient by the weight behind a norm; none of it, where it is left to another."""
     if mixture.after_D is None:
         return None
+    if turn.leaves_after:
+        return jnp.zeros_like(mixture.after_D)
     unit_of = dict(zip(_normed(ways), units, strict=True))
     total = jnp.zeros(mixture.after_D.shape, jnp.float32)
     for number, way in enumerate(ways):

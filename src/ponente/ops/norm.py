@@ -1,7 +1,7 @@
 """Normalisation over the last axis, computed in float32 whatever comes in, and given back in the type that came in."""
 
 from functools import partial, reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,36 @@ def rms_norm(x: Array, weight: Array | None, epsilon: float, bias: Array | None 
     return _affine(exact, weight, bias).astype(x.dtype)
 
 
-def rms_norm_beside(x: Array, weight: Array | None, epsilon: float) -> tuple[Array, Array]:
-    """`rms_norm`, and x itself for what goes past it, so that on a GPU one kernel makes the gradient of both."""
-    (normed,), x = _normed_beside(x, weight, epsilon, 1)
+class Term(NamedTuple):
+    """A part `unit * weight` of an array, of which nobody else makes the gradient by the weight."""
+
+    unit: Array
+    weight: Array
+
+
+def rms_norm_beside(x: Array, weight: Array | None, epsilon: float, term: Term | None = None) -> tuple[Array, Array]:
+    """`rms_norm`, and x itself for what goes past it, so that on a GPU one kernel makes the gradient of both.
+
+    Args:
+        term: of x; that kernel, which has the gradient by x at hand, makes the one by the term's weight too.
+    """
+    (normed,), x = _normed_beside(x, weight, epsilon, 1, term)
     return normed, x
+
+
+@jax.custom_vjp
+def with_term(x: Array, term: Term) -> Array:
+    """x, which has that term: gives the term's weight its gradient, where no kernel does."""
+    return x
+
+
+def _by_term(term: Term, by: Array) -> Term:
+    product = by.astype(jnp.float32) * term.unit.astype(jnp.float32)
+    by_weight = jnp.sum(product, axis=tuple(range(product.ndim - 1)))
+    return Term(jnp.zeros_like(term.unit), by_weight.astype(term.weight.dtype))
+
+
+with_term.defvjp(lambda x, term: (x, term), lambda term, by: (by, _by_term(term, by)))
 
 
 def rms_norm_twice_beside(x: Array, weight: Array | None, epsilon: float) -> tuple[Array, Array, Array]:
@@ -29,31 +55,36 @@ def rms_norm_twice_beside(x: Array, weight: Array | None, epsilon: float) -> tup
     return one, other, x
 
 
-def _normed_beside(x: Array, weight: Array | None, epsilon: float, users: int) -> tuple[tuple[Array, ...], Array]:
+def _normed_beside(
+    x: Array, weight: Array | None, epsilon: float, users: int, term: Term | None = None
+) -> tuple[tuple[Array, ...], Array]:
     if weight is not None and has_triton():
-        return _beside(x, weight, epsilon, users)
+        return _beside(x, weight, term, epsilon, users)
+    x = x if term is None else with_term(x, term)
     return (rms_norm(x, weight, epsilon),) * users, x
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _beside(x: Array, weight: Array, epsilon: float, users: int) -> tuple[tuple[Array, ...], Array]:
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _beside(x: Array, weight: Array, term: Term | None, epsilon: float, users: int) -> tuple[tuple[Array, ...], Array]:
     return (rms_norm(x, weight, epsilon),) * users, x
 
 
-def _beside_forward(x: Array, weight: Array, epsilon: float, users: int) -> tuple[Any, tuple[Array, Array]]:
-    return _beside(x, weight, epsilon, users), (x, weight)
+def _beside_forward(x: Array, weight: Array, term: Term | None, epsilon: float, users: int) -> tuple[Any, Any]:
+    return _beside(x, weight, term, epsilon, users), (x, weight, term)
 
 
 def _beside_backward(
-    epsilon: float, users: int, kept: tuple[Array, Array], by: tuple[tuple[Array, ...], Array]
-) -> tuple[Array, Array]:
+    epsilon: float, users: int, kept: tuple[Array, Array, Term | None], by: tuple[tuple[Array, ...], Array]
+) -> tuple[Array, Array, Term | None]:
     from ponente.ops.norm_kernel import has_kernel, rms_norm_gradients
 
-    if has_kernel(kept[0]):
-        return rms_norm_gradients(*kept, *by, epsilon)
-    _, pull = jax.vjp(partial(rms_norm, epsilon=epsilon), *kept)
+    x, weight, term = kept
+    if has_kernel(x):
+        return rms_norm_gradients(x, weight, *by, epsilon, term)
+    _, pull = jax.vjp(partial(rms_norm, epsilon=epsilon), x, weight)
     by_x, by_weight = pull(reduce(jnp.add, by[0]))
-    return by_x + by[1], by_weight
+    by_x = by_x + by[1]
+    return by_x, by_weight, None if term is None else _by_term(term, by_x)
 
 
 _beside.defvjp(_beside_forward, _beside_backward)

@@ -1,5 +1,6 @@
 """Kernels for GPUs, interpreted on the CPU, against plain formulas; tests/gpu runs them for real."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from ponente.models.lm import Tokens
 from ponente.models.mudd import MuddConfig
+from ponente.models.mudd_pythia import MuddPythiaConfig
 from ponente.models.parameters import is_parameter
 from ponente.ops.gated import swiglu_gradients_plain
 from ponente.ops.gated_kernel import swiglu_again, swiglu_gradients
@@ -20,7 +22,7 @@ from ponente.ops.loss_kernel import log_normalizer
 from ponente.ops.mixing import Mixed, Mixture, Turn, Way, mix, mix_for_good, mix_plain
 from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
 from ponente.ops.mixing_kernel import mixed, mixed_gradients
-from ponente.ops.norm import rms_norm, rms_norm_beside, rms_norm_twice_beside
+from ponente.ops.norm import Term, rms_norm, rms_norm_beside, rms_norm_twice_beside, with_term
 from ponente.ops.norm_kernel import has_kernel, rms_norm_gradients
 from ponente.ops.weighing import Network, Unweighed, gelu, weigh, weigh_and_mix
 from ponente.ops.weighing_kernel import has_kernel as has_weighing_kernel
@@ -47,10 +49,15 @@ def test_the_norm_s_gradients_are_those_of_autodiff(shape: tuple[int, ...], user
     x, by_x, *by_normed = (jax.random.normal(key, shape) * 3 for key in keys[: 2 + users])
     weight = 1 + jax.random.normal(keys[4], shape[-1:])
     assert has_kernel(x)
-    found = rms_norm_gradients(x, weight, tuple(by_normed), by_x, 1e-5, is_interpreted=True)
+    term = Term(jnp.cos(x), jnp.sin(weight))
     expected_by_x, by_weight = jax.vjp(lambda x, weight: rms_norm(x, weight, 1e-5), x, weight)[1](sum(by_normed))
-    for one, other in zip(found, (expected_by_x + by_x, by_weight), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
+    expected_by_x += by_x
+    by_term = jnp.sum(expected_by_x * term.unit, axis=tuple(range(x.ndim - 1)))
+    for given, expected in ((None, None), (term, Term(jnp.zeros_like(x), by_term))):
+        found = rms_norm_gradients(x, weight, tuple(by_normed), by_x, 1e-5, given, is_interpreted=True)
+        made = jax.tree.leaves((expected_by_x, by_weight, expected))
+        for one, other in zip(jax.tree.leaves(found), made, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(2, 32, 128), (3, 7, 64)])  # the second is not for the kernel
@@ -177,6 +184,31 @@ def test_streams_are_multiplied_with_weights_where_no_gradient_is_made(monkeypat
         np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("shape", [(2, 32, 128), (3, 7, 64)])
+@pytest.mark.parametrize("has_weight", [True, False])
+@pytest.mark.parametrize("is_on_gpu", [True, False])
+def test_a_norm_beside_its_input_makes_the_gradient_of_its_term(
+    shape: tuple[int, ...], has_weight: bool, is_on_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ponente.ops.norm.has_triton", lambda: is_on_gpu)
+    kernel = partial(rms_norm_gradients, is_interpreted=True)
+    monkeypatch.setattr("ponente.ops.norm_kernel.rms_norm_gradients", kernel)
+    rest, unit = (jax.random.normal(jax.random.key(seed), shape) for seed in (0, 1))
+    weight, after = jnp.linspace(0.5, 2, shape[-1]) if has_weight else None, jnp.linspace(-1, 1, shape[-1])
+
+    def gradients(makes_term: bool) -> Any:
+        def value(after: jax.Array, rest: jax.Array) -> jax.Array:
+            x = rest + unit * (jax.lax.stop_gradient(after) if makes_term else after)
+            term = Term(unit, after) if makes_term else None
+            normed, past = rms_norm_beside(x, weight, 1e-5, term)
+            return jnp.sum(jnp.cos(past) + jnp.sin(normed))
+
+        return jax.grad(value, argnums=(0, 1))(after, rest)
+
+    for one, other in zip(gradients(True), gradients(False), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize(("ways", "count", "shape", "owes"), MIXTURES.values(), ids=list(MIXTURES))
 def test_mixtures_and_their_gradients_are_those_of_the_formula(
     ways: tuple[Way, ...], count: int, shape: tuple[int, ...], owes: bool, monkeypatch: pytest.MonkeyPatch
@@ -194,12 +226,23 @@ def test_mixtures_and_their_gradients_are_those_of_the_formula(
     )
     assert has_mixing_kernel(states[0])
 
-    def both(mixed: Any) -> Any:
+    def both(mixed: Any, leaves_after: bool = False) -> Any:
+        first_turn, second_turn = (replace(turn, leaves_after=leaves_after) for turn in turns)
+
+        def taken(made: Mixed, after: Any) -> tuple[Any, ...]:
+            if made.unit_BSD is None:
+                return made.streams
+            term = Term(made.unit_BSD, after)
+            return tuple(
+                with_term(one, term) if way is BEHIND else one for one, way in zip(made.streams, ways, strict=True)
+            )
+
         def total(weights: Any, states: Any, base: Any, after: Any) -> Any:
-            first = mixed(Mixture(weights[0], states, base, after), ways, 1e-5, None, turns[0])
-            more = (*first.states, jnp.sin(first.streams[-1]))
-            second = mixed(Mixture(weights[1], more, base, after), ways, 1e-5, first.debt, turns[1])
-            return (*first.streams, *second.streams)
+            first = mixed(Mixture(weights[0], states, base, after), ways, 1e-5, None, first_turn)
+            streams = taken(first, after)
+            more = (*first.states, jnp.sin(streams[-1]))
+            second = mixed(Mixture(weights[1], more, base, after), ways, 1e-5, first.debt, second_turn)
+            return (*streams, *taken(second, after))
 
         @jax.jit
         def value_and_gradients(*given: Any) -> Any:
@@ -208,17 +251,52 @@ def test_mixtures_and_their_gradients_are_those_of_the_formula(
 
         return value_and_gradients(weights, states, base, after)
 
-    found = both(mix)
     expected = both(lambda mixture, ways, epsilon, *_: Mixed(mix_plain(mixture, ways, epsilon), mixture.states, None))
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert one.shape == other.shape
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max())
+    for leaves_after in {False, BEHIND in ways}:
+        found = both(mix, leaves_after)
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            assert one.shape == other.shape
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max())
 
 
 def interpret_mixtures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ponente.ops.mixing.has_triton", lambda: True)
     for name, kernel in (("mixed", mixed), ("mixed_gradients", mixed_gradients)):
         monkeypatch.setattr(f"ponente.ops.mixing_kernel.{name}", partial(kernel, is_interpreted=True))
+
+
+@pytest.mark.parametrize("family", [MuddConfig, MuddPythiaConfig])
+def test_a_model_s_gradients_are_the_same_whoever_makes_those_of_weights_behind_norms(
+    family: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = family(
+        max_seq_len=4, hidden_dim=16, intermediate_dim=16, num_layers=2, num_heads=2, mudd_prenorm=True,
+        mudd_postnorm=True, dynamic_dense_type="qm", dynamic_dense_hidden_round=False, gradient_checkpointing=False,
+    )  # fmt: skip
+    random = np.random.default_rng(0)
+    model = jax.tree.map(
+        lambda one: np.float32(random.normal(one.mean, 0.3, one.shape)), config.parameters(8), is_leaf=is_parameter
+    )
+    tokens = Tokens.plain(jnp.arange(8).reshape(2, 4))
+
+    def gradients() -> Any:
+        return jax.jit(jax.grad(lambda model: jnp.sum(jnp.sin(model.hidden(tokens)))))(model)
+
+    expected = gradients()
+    interpret_mixtures(monkeypatch)
+    monkeypatch.setattr("ponente.ops.norm.has_triton", lambda: True)
+    kernel, with_terms = partial(rms_norm_gradients, is_interpreted=True), list[bool]()
+
+    def norm_gradients(*given: Any) -> Any:
+        with_terms.append(given[-1] is not None)
+        return kernel(*given)
+
+    monkeypatch.setattr("ponente.ops.norm_kernel.rms_norm_gradients", norm_gradients)
+    found = gradients()
+    assert any(with_terms) == (family is MuddConfig)  # the other has no such norm behind its residuals
+    assert float(jnp.abs(found.connections[0].norm_after_D).max()) > 0
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * np.abs(other).max())
 
 
 @pytest.mark.soak
