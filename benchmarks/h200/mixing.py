@@ -5,7 +5,8 @@ In:   random numbers. A setting, of gradients, is how many arrays are read ahead
       way to the cache; `numbers`, of sums, are those of a row that a thread has.
 Out:  for each kernel and setting, milliseconds on the device, and how much of the speed of a sum of two arrays by XLA
       it moves its bytes with. `sums` are of a forward pass; `alone`, `owing` and `taking` make gradients: of one
-      mixture, of one that leaves them to the one before it, and of that one.
+      mixture, of one that leaves them to the one before it, and of that one; `owing 2` is of the last of three, the
+      first of which is `taking 2`.
 Cost: needs a GPU; at defaults, about a minute and a half of one H200, most of it compilation.
 """
 
@@ -23,14 +24,16 @@ import jax.numpy as jnp
 from traced import traced
 
 from ponente.ops import mixing_kernel
-from ponente.ops.mixing import Debt, Mixed, Mixture, Turn, Way
+from ponente.ops.mixing import ALONE, Debt, Mixed, Mixture, Turn, Way
 
 WAYS = (*[Way(has_base=True, is_normed=True)] * 3, Way(is_normed=True, is_behind=True))  # of 20 layers and more
 KINDS = {
     "sums": None,
-    "alone": Turn(),
-    "owing": Turn(owes=True),
-    "taking": Turn(owed_ways=len(WAYS)),
+    "alone": ALONE,
+    "owing": Turn(own=1),
+    "owing 2": Turn(own=2),
+    "taking": Turn(owed=(len(WAYS),)),
+    "taking 2": Turn(owed=(len(WAYS),) * 2),
 }
 RUNS = 5
 
@@ -75,7 +78,8 @@ def apply(setting: tuple[int, int] | int) -> str:
         mixing_kernel._NUMBERS = setting
         return f"{setting:>2} numbers"
     ahead, fetched = setting
-    mixing_kernel._AHEAD, mixing_kernel._FETCHED, mixing_kernel._FEW_FETCHED = ahead, fetched, fetched
+    mixing_kernel._AHEAD = mixing_kernel._FEW_AHEAD = ahead
+    mixing_kernel._FETCHED = mixing_kernel._FEW_FETCHED = fetched
     return f"{ahead} ahead, {fetched:>2} fetched"
 
 
@@ -88,14 +92,16 @@ def program(kind: str, states: int, row: Any) -> tuple[Any, Any]:
     turn = KINDS[kind]
     if turn is None:
         return jax.jit(lambda mixture: mixing_kernel.mixed(mixture, WAYS, 1e-6, keeps_units=True)), (mixture,)
-    more = jax.ShapeDtypeStruct((1, rows, len(WAYS), states + 1), jnp.float32)
-    debt = Debt(more, (row,) * len(WAYS)) if turn.owed_ways else None
+    debts = tuple(
+        Debt(jax.ShapeDtypeStruct((1, rows, ways, states + later), jnp.float32), (row,) * ways)
+        for later, ways in enumerate(turn.owed, start=1)
+    )
     scales = jax.ShapeDtypeStruct((rows, len(WAYS)), jnp.float32)
-    given = (row,) * states, mixture._replace(base_BSD=None), (row,) * len(WAYS), scales, (row,) * len(WAYS), debt
+    given = (row,) * states, mixture._replace(base_BSD=None), (row,) * len(WAYS), scales, (row,) * len(WAYS), debts
 
-    def gradients(by_states: Any, mixture: Mixture, units: Any, scales: Any, by_streams: Any, debt: Any) -> Any:
+    def gradients(by_states: Any, mixture: Mixture, units: Any, scales: Any, by_streams: Any, debts: Any) -> Any:
         made, left = mixing_kernel.mixed_gradients(
-            mixture, units, scales, Mixed(by_streams, by_states, debt), WAYS, turn
+            mixture, units, scales, Mixed(by_streams, by_states, debts), WAYS, turn
         )
         return made.states, (made.weights_BSCM, made.base_BSD, left)
 
@@ -107,8 +113,9 @@ def arrays_moved(kind: str, states: int) -> int:
     ways = len(WAYS)
     if kind == "sums":
         return states + 1 + ways + 1
-    own = 1 if kind == "owing" else states
-    return 2 * ways + states + 2 * own + 1 + (0 if kind == "alone" else ways)
+    turn = KINDS[kind]
+    left = ways * turn.owes + sum(turn.owed)
+    return 2 * ways + states + 2 * (turn.own or states) + 1 + left
 
 
 def filled(tree: Any) -> Any:

@@ -20,7 +20,7 @@ from ponente.ops.gated import gated, linear_of_gated
 from ponente.ops.linear import linear_each
 from ponente.ops.linear_kernel import has_kernel as has_product_kernel
 from ponente.ops.loss import cross_entropy_sums
-from ponente.ops.mixing import Mixed, Mixture, Turn, Way, mix, mix_for_good, mix_plain
+from ponente.ops.mixing import ALONE, Mixed, Mixture, Turn, Way, mix, mix_for_good, mix_plain, together
 from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
 from ponente.ops.norm import Term, rms_norm, rms_norm_beside, rms_norm_twice_beside
 from ponente.ops.weighing import Network, Unweighed, gelu, weigh, weigh_and_mix
@@ -251,41 +251,42 @@ def test_a_norm_beside_its_input_makes_the_gradient_of_its_term(shape: tuple[int
         assert_near(one, other)
 
 
-@pytest.mark.parametrize("owes", [False, True])
+@pytest.mark.parametrize("at_once", [1, 2, 3])
 @pytest.mark.parametrize("ways", [(Way(),), (NORMED,) * 3 + (Way(),), (BESIDE,) * 3 + (BEHIND,), (Way(has_base=True),)])
 @pytest.mark.parametrize(
     ("shape", "count"),
     [((4, 64, 512), 3), ((3, 7, 1000), 5), ((2, 64, 1024), 13), ((2, 32, 2048), 24), ((2, 16, 2560), 33)],
 )
 def test_mixtures_and_their_gradients_are_those_of_the_formula(
-    ways: tuple[Way, ...], shape: tuple[int, ...], count: int, owes: bool
+    ways: tuple[Way, ...], shape: tuple[int, ...], count: int, at_once: int
 ) -> None:
-    """Of two in a row, as in a model: the second has one state more, and may leave gradients to the first."""
+    """Of some in a row, as in a model: each has one state more than the last, and may leave gradients to the first."""
     has_base, has_after = any(way.has_base or way.is_behind for way in ways), BEHIND in ways
-    turns = (Turn(), Turn(begins=True))
-    if owes:
-        turns = (Turn(owed_ways=len(ways), begins=True), Turn(owes=True, begins=True))
-    states, base, after = normal(0, count + 1, *shape), normal(1, *shape), normal(2, shape[-1])
-    weights = jax.random.normal(jax.random.key(3), (2, *shape[:-1], len(ways), count + 1)) * count**-0.5
+    turns = together([len(ways)] * at_once, ends=True) if at_once > 1 else (ALONE, Turn(begins=True))
+    most = count + len(turns) - 1
+    states, base, after = normal(0, most, *shape), normal(1, *shape), normal(2, shape[-1])
+    weights = jax.random.normal(jax.random.key(3), (len(turns), *shape[:-1], len(ways), most)) * count**-0.5
     assert has_mixing_kernel(states[0])
 
-    def twice(mixed: Callable[..., Mixed]) -> Callable[..., jax.Array]:
+    def each(mixed: Callable[..., Mixed]) -> Callable[..., jax.Array]:
         def streams(weights: jax.Array, states: jax.Array, base: jax.Array, after: jax.Array) -> jax.Array:
             beside = base if has_base else None, after if has_after else None
-            fewer = weights[0, ..., :count]
-            first = mixed(Mixture(fewer, tuple(states[:count]), *beside), ways, 1e-6, None, turns[0])
-            all_states = (*first.states, states[count])
-            second = mixed(Mixture(weights[1], all_states, *beside), ways, 1e-6, first.debt, turns[1])
-            return jnp.stack([*first.streams, *second.streams])
+            made, mixing, debts = list[jax.Array](), tuple(states[:count]), ()
+            for later, turn in enumerate(turns):
+                mixture = Mixture(weights[later, ..., : count + later], mixing, *beside)
+                one = mixed(mixture, ways, 1e-6, debts, turn)
+                made += one.streams
+                mixing, debts = (*one.states, *states[count + later : count + later + 1]), one.debts
+            return jnp.stack(made)
 
         return streams
 
     def plain(mixture: Mixture, ways: tuple[Way, ...], epsilon: float, *_: object) -> Mixed:
-        return Mixed(mix_plain(mixture, ways, epsilon), mixture.states, None)
+        return Mixed(mix_plain(mixture, ways, epsilon), mixture.states)
 
-    found = value_and_gradients(twice(mix), weights, states, base, after)
+    found = value_and_gradients(each(mix), weights, states, base, after)
     exact = (one.astype(jnp.float32) for one in (states, base, after))
-    expected = value_and_gradients(twice(plain), weights, *exact)
+    expected = value_and_gradients(each(plain), weights, *exact)
     for one, other in zip(found[: 3 + has_base + has_after], expected, strict=False):
         assert_near(one, other)
 

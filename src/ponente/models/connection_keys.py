@@ -10,14 +10,15 @@ from typing import ClassVar
 from ponente.config.errors import RefusedError
 from ponente.models.activations import LayerActivations
 from ponente.models.lm import ActivationName
-from ponente.ops.mixing import Turn, Way, Ways
+from ponente.ops.mixing import Turn, Way, Ways, together
 
 _WAYS = "qkvm"
 _SINGLE = "l"  # the type with one mixture for all ways
 _ROUND = 64  # inner widths are multiples of it
 _MLP_ROUND = 128
 _NORMED_FROM = 20  # layers, from which on models were seen to diverge without norms around mixtures
-_OWES_FROM = 6  # layers; fewer states' gradients cost less to add to than it costs to leave them to another
+_TOGETHER = 3  # mixtures whose gradients by states are added at once; of more, too little fits into registers
+_LEAVES_FROM = 4  # layers; fewer states' gradients cost less to add to than it costs to leave them to another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,15 +142,21 @@ class ConnectedConfig:
         return tuple(range(number % self.mudd_dilation, number + 1, self.mudd_dilation))
 
     def turn(self, number: int) -> Turn:
-        """Of the mixture behind so many layers, among all: each second one leaves gradients to the one before it."""
-        is_last = number == self.num_layers
-        if not self._owes(number + 1):
-            return Turn(owes=self._owes(number), begins=is_last)
-        return Turn(owed_ways=self.ways(number + 1), begins=number + 1 == self.num_layers)
+        """Of the mixture behind so many layers, among all."""
+        group = self._group(number)
+        ends = group[-1] == self._last_mixture
+        return together([self.ways(one) for one in group], ends=ends)[number - group[0]]
 
-    def _owes(self, number: int) -> bool:
-        is_dense = self.mudd_dilation == self.mudd_period == 1 and (number < self.num_layers or self.mixes_residuals)
-        return is_dense and _OWES_FROM <= number <= self.num_layers and (self.num_layers - number) % 2 == 0
+    @property
+    def _last_mixture(self) -> int:
+        return self.num_layers if self.mixes_residuals else self.num_layers - 1
+
+    def _group(self, number: int) -> range:
+        """The mixtures, one of them behind so many layers, whose gradients by states are made at once."""
+        last = self._last_mixture - (self._last_mixture - number) // _TOGETHER * _TOGETHER
+        first = last + 1 - _TOGETHER
+        are_dense = self.mudd_dilation == self.mudd_period == 1
+        return range(first, last + 1) if are_dense and first >= _LEAVES_FROM else range(number, number + 1)
 
     def inner_width(self, number: int) -> int:
         """Of the network that weighs states behind so many layers."""

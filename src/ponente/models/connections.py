@@ -85,7 +85,7 @@ class States(NamedTuple):
 
     x_BSD: Array
     sources: tuple[Array, ...]
-    debt: Debt | None = None
+    debts: tuple[Debt, ...] = ()  # of those that mix next, in their order, and leave gradients to one before them
 
 
 class Streams(NamedTuple):
@@ -176,20 +176,20 @@ class Mixer:
         chosen = config.sources(number)
         if not chosen:
             last_BSD, x_BSD = connection.normed(states.x_BSD, config)
-            return (), States(x_BSD, (*states.sources, last_BSD), states.debt), None
+            return (), States(x_BSD, (*states.sources, last_BSD), states.debts), None
         if self.is_for_good:
             return *self._mixed_for_good(connection, states, ways, chosen, norms or (None,) * len(ways)), None
         weighed = connection.weighed(states.x_BSD, config)
         sources = [*states.sources, weighed.last_BSD]
         mixture = _mixture(connection, weighed, [sources[one] for one in chosen], ways)
         turn = replace(config.turn(number), leaves_after=leaves_after and any(way.is_behind for way in ways))
-        mixed = mix(mixture, ways, config.layer_norm_epsilon, states.debt, turn)
+        mixed = mix(mixture, ways, config.layer_norm_epsilon, states.debts, turn)
         for one, state in zip(chosen, mixed.states, strict=True):
             sources[one] = state
         term = None
         if mixed.unit_BSD is not None and mixture.after_D is not None:
             term = Term(mixed.unit_BSD, mixture.after_D)
-        return mixed.streams, States(weighed.x_BSD, tuple(sources), mixed.debt), term
+        return mixed.streams, States(weighed.x_BSD, tuple(sources), mixed.debts), term
 
     def _mixed_for_good(
         self, connection: Connection, states: States, ways: Ways, chosen: tuple[int, ...], norms: Norms

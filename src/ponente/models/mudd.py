@@ -39,7 +39,7 @@ from ponente.ops.mesh import UNSPLIT, Tensor, is_any_split, whole
 from ponente.ops.norm import rms_norm, rms_norm_beside
 from ponente.ops.rotary import rotary_at
 
-_KEEPS_GATED = 3  # one of so many layers keeps what is gated: there is room for so much
+_KEEPS_GATED = 2  # one of so many layers keeps what is gated: there is room for so much
 _HF_KEYS = ("use_qk_norm", "hybrid_norm", "input_embedding_norm", "use_layer_norm_weight")  # beside those of a Llama
 
 

@@ -5,6 +5,7 @@ them next takes those: their gradient is then made by adding to what later layer
 instead of one for each pair of a layer and a state. B batch, S sequence, D width.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -40,17 +41,32 @@ def takes_base(ways: Ways) -> bool:
 class Turn:
     """Who makes the gradient by which states, where several mix the same one after the other.
 
-    To add to a gradient is to read and to write it; that of two mixtures is added at once where the later leaves it to
-    the one before it, by all states but its last, which the one before it does not have.
+    To add to a gradient is to read and to write it; those of several mixtures are added at once where the later leave
+    them to the first, by all states that it has.
     """
 
-    owes: bool = False
-    owed_ways: int = 0  # of the one that follows, if it owes
+    own: int | None = None  # of so many of the last states it is made here, the rest left to another; None: of all
+    owed: tuple[int, ...] = ()  # the ways of those that follow and leave theirs to this one, in their order
     begins: bool = False  # none who mixes these states later makes gradients that it could add to
     leaves_after: bool = False  # who takes the stream with the weight behind its norm makes that weight's gradient
 
+    @property
+    def owes(self) -> bool:
+        return self.own is not None
+
 
 ALONE = Turn()
+
+
+def together(ways: Sequence[int], *, ends: bool) -> tuple[Turn, ...]:
+    """The turns of mixtures one after the other, of so many ways each: the first makes what the others leave.
+
+    Args:
+        ends: whether nobody mixes their states behind them.
+    """
+    last = len(ways) - 1
+    left = (Turn(own=place, begins=ends and place == last) for place in range(1, len(ways)))
+    return Turn(owed=tuple(ways[1:]), begins=ends), *left
 
 
 class Debt(NamedTuple):
@@ -61,7 +77,7 @@ class Debt(NamedTuple):
 
 
 class Mixed(NamedTuple):
-    """The streams, in the type of the states, the states for whoever mixes them next, and what it hands over.
+    """The streams, in the type of the states, the states for whoever mixes them next, and debts of those that do.
 
     Where the gradient by the weight behind a norm is left to others, the unit that this weight was multiplied with is
     for them: only in a pass that gradients are made of it has values.
@@ -69,7 +85,7 @@ class Mixed(NamedTuple):
 
     streams: Arrays
     states: Arrays
-    debt: Debt | None
+    debts: tuple[Debt, ...] = ()
     unit_BSD: Array | None = None
 
 
@@ -82,11 +98,11 @@ class Mixture(NamedTuple):
     after_D: Array | None  # the weight of sums that the base is added behind
 
 
-def mix(mixture: Mixture, ways: Ways, epsilon: float, debt: Debt | None = None, turn: Turn = ALONE) -> Mixed:
+def mix(mixture: Mixture, ways: Ways, epsilon: float, debts: tuple[Debt, ...] = (), turn: Turn = ALONE) -> Mixed:
     """The streams of a mixture.
 
     Args:
-        debt: of the one that mixed before, where this one owes.
+        debts: what the one that mixed before handed over; the first of them is of this one, if it owes.
 
     Example: `mix(Mixture(weights, states, None, None), (*[Way(is_normed=True)] * 3, Way()), 1e-6).streams`
     """
@@ -94,8 +110,10 @@ def mix(mixture: Mixture, ways: Ways, epsilon: float, debt: Debt | None = None, 
         from ponente.ops.mixing_kernel import has_kernel
 
         if has_kernel(mixture.states[0]):
-            return _mix_by_kernel(mixture, debt, ways, epsilon, turn)
-    return Mixed(mix_plain(mixture, ways, epsilon), mixture.states, None)
+            mine, later = (debts[0], debts[1:]) if turn.owes else (None, ())
+            mixed = _mix_by_kernel(mixture, mine, ways, epsilon, turn)
+            return mixed._replace(debts=later or mixed.debts)
+    return Mixed(mix_plain(mixture, ways, epsilon), mixture.states)
 
 
 def mix_for_good(mixture: Mixture, ways: Ways, epsilon: float, norms: Norms) -> Arrays:
@@ -134,15 +152,15 @@ def _mix_by_kernel(mixture: Mixture, debt: Debt | None, ways: Ways, epsilon: flo
     from ponente.ops.mixing_kernel import mixed
 
     unit = jnp.zeros_like(mixture.states[0]) if turn.leaves_after else None
-    return Mixed(mixed(mixture, ways, epsilon).streams, mixture.states, _no_debt(mixture, turn), unit)
+    return Mixed(mixed(mixture, ways, epsilon).streams, mixture.states, _no_debts(mixture, turn), unit)
 
 
-def _no_debt(mixture: Mixture, turn: Turn) -> Debt | None:
-    if not turn.owed_ways:
-        return None
+def _no_debts(mixture: Mixture, turn: Turn) -> tuple[Debt, ...]:
     *rows, _, count = mixture.weights_BSCM.shape
-    weights = jnp.zeros((*rows, turn.owed_ways, count + 1), jnp.float32)
-    return Debt(weights, (jnp.zeros_like(mixture.states[0]),) * turn.owed_ways)
+    return tuple(
+        Debt(jnp.zeros((*rows, ways, count + later), jnp.float32), (jnp.zeros_like(mixture.states[0]),) * ways)
+        for later, ways in enumerate(turn.owed, start=1)
+    )
 
 
 def _forward(mixture: Mixture, debt: Debt | None, ways: Ways, epsilon: float, turn: Turn) -> tuple[Mixed, Any]:
@@ -154,7 +172,7 @@ def _forward(mixture: Mixture, debt: Debt | None, ways: Ways, epsilon: float, tu
     if turn.leaves_after:
         normed = [way for way in ways if way.is_normed]
         (unit,) = (one for way, one in zip(normed, made.units, strict=True) if way.is_behind)
-    return Mixed(made.streams, mixture.states, _no_debt(mixture, turn), unit), kept
+    return Mixed(made.streams, mixture.states, _no_debts(mixture, turn), unit), kept
 
 
 def _backward(ways: Ways, epsilon: float, turn: Turn, kept: Any, by: Mixed) -> tuple[Mixture, Debt | None]:

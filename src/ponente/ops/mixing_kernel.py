@@ -25,7 +25,7 @@ from ponente.ops.weighing_kernel import Inside, Weigher
 
 _WIDEST = 4096  # numbers of a row: all ways' sums of it are held at once
 _NUMBERS = 16  # of a row that each thread has in sums of many rows: half as many read weights
-_AHEAD = 4  # arrays that are being read while one is used, for reads take long
+_AHEAD, _FEW_AHEAD = 4, 2  # arrays that are being read while one is used, for reads take long; each takes registers
 _FETCHED, _FEW_FETCHED = 16, 8  # arrays that come to the cache behind those; what is written takes room in it too
 
 
@@ -171,8 +171,7 @@ class _Known(NamedTuple):
     scales: Any
     after: Any
     by_streams: tuple[Any, ...]
-    owed_weights: Any
-    owed_sums: tuple[Any, ...]
+    owed: tuple[Debt, ...]
     by_states: tuple[Any, ...]  # that later mixtures made; the last, for those made here lie in their places
 
 
@@ -192,16 +191,18 @@ def mixed_gradients(
 
     Args:
         by: the gradients by streams, by the states that were passed on, to which those of this mixture are added, and
-            what the one that followed left to this one.
+            what those that followed left to this one.
     """
     state, count = mixture.states[0], len(mixture.states)
     rows = Rows.like(state, is_interpreted=is_interpreted)
-    own = range(count - 1, count) if turn.owes else range(count)  # the states whose gradients are made here
+    own = range(0 if turn.own is None else count - turn.own, count)  # the states whose gradients are made here
 
     def kernel(known: _Known, made: _Gradients) -> None:
-        beside = *_of_streams(known, ways), *known.states, *known.owed_sums, *known.by_states
+        owed_sums = chain(*(debt.by_sums for debt in known.owed))
+        beside = *_of_streams(known, ways), *known.states, *owed_sums, *known.by_states
+        ahead = _FEW_AHEAD if len(known.owed) > 1 else _AHEAD
         fetched = _FETCHED if turn.owes else _FEW_FETCHED
-        reader = Reader(rows, beside, _AHEAD, fetched)  # in the order in which they are used
+        reader = Reader(rows, beside, ahead, fetched)  # in the order in which they are used
         by_sums, by_base = _by_sums(known, ways, rows, reader)
         if by_base is not None:
             rows.write(made.by_base, by_base)
@@ -209,7 +210,9 @@ def mixed_gradients(
             rows.write(array, by_sum)
         _write_by_weights(made.by_weights, by_sums, count, rows, reader)
         terms = [(by_sum, known.weights, number * count) for number, by_sum in enumerate(by_sums)]
-        terms += [(reader.next(), known.owed_weights, way * (count + 1)) for way in range(len(known.owed_sums))]
+        for later, debt in enumerate(known.owed, start=1):
+            sums = (reader.next_as_it_is() for _ in debt.by_sums)
+            terms += [(one, debt.weights_BSCM, way * (count + later)) for way, one in enumerate(sums)]
         row = pl.program_id(0)
         for source, array in zip(own, made.by_states, strict=True):
             total = reader.next() if known.by_states else rows.zeros()
@@ -219,11 +222,9 @@ def mixed_gradients(
 
     weights = _flat(mixture.weights_BSCM)
     earlier = () if turn.begins else by.states[own[0] :]
-    owed_weights, owed_sums = (None, ()) if by.debt is None else (_flat(by.debt.weights_BSCM), by.debt.by_sums)
-    states, units_, after, streams, owed_sums, earlier = rows.of(
-        (mixture.states, units, mixture.after_D, by.streams, owed_sums, earlier)
-    )
-    known = _Known(weights, states, units_, scales, after, streams, owed_weights, owed_sums, earlier)
+    owed = tuple(Debt(_flat(debt.weights_BSCM), rows.of(debt.by_sums)) for debt in by.debts)
+    states, units_, after, streams, earlier = rows.of((mixture.states, units, mixture.after_D, by.streams, earlier))
+    known = _Known(weights, states, units_, scales, after, streams, owed, earlier)
     like = jax.ShapeDtypeStruct(states[0].shape, state.dtype)
     wanted = _Gradients(
         by_weights=jax.ShapeDtypeStruct((len(weights), *_in_columns(weights.shape[1])), jnp.float32),

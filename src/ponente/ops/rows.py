@@ -21,6 +21,13 @@ _FAR_AHEAD, _MANY_WARPS_AHEAD = 32, 12  # a thread may have 255 registers, or 12
 _WARP = 32  # threads
 _READ_BYTES = 16  # that a thread reads at once
 AT_ONCE = 4  # sums that `sums_in_lanes` makes
+_PLUS_HALF_PRODUCTS = """{
+    .reg .b32 low, high;
+    shl.b32 low, $2, 16;
+    and.b32 high, $2, 0xffff0000;
+    fma.rn.f32 $0, low, $3, $5;
+    fma.rn.f32 $1, high, $4, $6;
+}"""
 _SUMS_IN_LANES = """{
     .reg .pred odd, upper, astray;
     .reg .b32 lane, bit;
@@ -164,14 +171,21 @@ class Rows:
         return jnp.zeros(self.tile, jnp.float32)
 
     def plus_product(self, total: Array, tile: Array, factor: Array) -> Array:
-        """total + tile * factor, in one instruction; of a product and a sum XLA's Triton makes two."""
+        """total + tile * factor, in one instruction; of a product and a sum XLA's Triton makes two.
+
+        A tile in bfloat16 takes half the registers until then: its numbers are the upper halves of those in float32.
+        """
+        is_half = tile.dtype == jnp.bfloat16
+        tile = tile if is_half else tile.astype(jnp.float32)
         if self.is_interpreted:
             return total + tile * factor
         given = [tile, jnp.broadcast_to(factor, tile.shape), jnp.broadcast_to(total, tile.shape)]
         like = [jax.ShapeDtypeStruct(tile.shape, jnp.float32)]
         asm, constraints = "fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f"
+        if is_half:
+            asm, constraints = _PLUS_HALF_PRODUCTS, "=f,=f,r,f,f,f,f"
         (made,) = triton.elementwise_inline_asm(
-            asm, args=given, constraints=constraints, pack=1, result_shape_dtypes=like
+            asm, args=given, constraints=constraints, pack=2 if is_half else 1, result_shape_dtypes=like
         )
         return made
 
@@ -187,7 +201,7 @@ class Rows:
 
 
 class Reader:
-    """Rows of arrays, one after the other, in float32.
+    """Rows of arrays, one after the other.
 
     Some are being read before they are used, for a read takes long, and one that stands behind a write waits for it.
     Those that follow are on their way to the cache.
@@ -200,9 +214,13 @@ class Reader:
         self._fetch(fetched)
 
     def next(self) -> Array:
+        return self.next_as_it_is().astype(jnp.float32)
+
+    def next_as_it_is(self) -> Array:
+        """In its own type."""
         self._begin(1)
         self._fetch(1)
-        return self._begun.pop(0).astype(jnp.float32)
+        return self._begun.pop(0)
 
     def _begin(self, count: int) -> None:
         self._begun += [self._rows.begin_to_read(array) for array in self._left[:count]]

@@ -19,7 +19,7 @@ from ponente.ops.linear import linear_each
 from ponente.ops.linear_kernel import has_kernel as has_product_kernel
 from ponente.ops.linear_kernel import products_of_few
 from ponente.ops.loss_kernel import log_normalizer
-from ponente.ops.mixing import Mixed, Mixture, Turn, Way, mix, mix_for_good, mix_plain
+from ponente.ops.mixing import ALONE, Mixed, Mixture, Turn, Way, mix, mix_for_good, mix_plain, together
 from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
 from ponente.ops.mixing_kernel import mixed, mixed_gradients
 from ponente.ops.norm import Term, rms_norm, rms_norm_beside, rms_norm_twice_beside, with_term
@@ -103,9 +103,10 @@ def with_unused(logits: jax.Array, columns: int) -> jax.Array:
 PLAIN, NORMED, ADDED, BOTH = Way(), Way(is_normed=True), Way(has_base=True), Way(has_base=True, is_normed=True)
 BEHIND = Way(is_normed=True, is_behind=True)
 MIXTURES = {
-    "four ways": ((NORMED, NORMED, NORMED, PLAIN), 3, (1, 3, 300), True),
-    "three ways beside the last state": ((BOTH, BOTH, BEHIND), 2, (2, 3, 512), False),
-    "two ways beside it": ((ADDED, BEHIND), 1, (2, 33), True),
+    "four ways": ((NORMED, NORMED, NORMED, PLAIN), 3, (1, 3, 300), together([4, 4], ends=True)),
+    "three ways beside the last state": ((BOTH, BOTH, BEHIND), 2, (2, 3, 512), (ALONE, Turn(begins=True))),
+    "two ways beside it": ((ADDED, BEHIND), 1, (2, 33), together([2, 2, 2], ends=True)),
+    "two ways before others": ((ADDED, BEHIND), 2, (2, 33), (*together([2, 2, 2], ends=False), Turn(begins=True))),
 }
 
 
@@ -209,26 +210,25 @@ def test_a_norm_beside_its_input_makes_the_gradient_of_its_term(
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize(("ways", "count", "shape", "owes"), MIXTURES.values(), ids=list(MIXTURES))
+@pytest.mark.parametrize(("ways", "count", "shape", "turns"), MIXTURES.values(), ids=list(MIXTURES))
 def test_mixtures_and_their_gradients_are_those_of_the_formula(
-    ways: tuple[Way, ...], count: int, shape: tuple[int, ...], owes: bool, monkeypatch: pytest.MonkeyPatch
+    ways: tuple[Way, ...],
+    count: int,
+    shape: tuple[int, ...],
+    turns: tuple[Turn, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of two in a row, as in a model: the second has one state more, and may leave gradients to the first."""
+    """Of some in a row, as in a model: each has one state more than the last, and may leave gradients to the first."""
     interpret_mixtures(monkeypatch)
     random = np.random.default_rng(0)
     numbers = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
-    weights = [numbers(*shape[:-1], len(ways), states) for states in (count, count + 1)]
+    weights = [numbers(*shape[:-1], len(ways), count + later) for later in range(len(turns))]
     states = tuple(numbers(*shape) for _ in range(count))
     has_base = any(way.has_base or way.is_behind for way in ways)
     base, after = numbers(*shape) if has_base else None, numbers(shape[-1]) if BEHIND in ways else None
-    turns = (
-        (Turn(owed_ways=len(ways), begins=True), Turn(owes=True, begins=True)) if owes else (Turn(), Turn(begins=True))
-    )
     assert has_mixing_kernel(states[0])
 
-    def both(mixed: Any, leaves_after: bool = False) -> Any:
-        first_turn, second_turn = (replace(turn, leaves_after=leaves_after) for turn in turns)
-
+    def value_and_gradients(mixed: Any, leaves_after: bool = False) -> Any:
         def taken(made: Mixed, after: Any) -> tuple[Any, ...]:
             if made.unit_BSD is None:
                 return made.streams
@@ -238,22 +238,26 @@ def test_mixtures_and_their_gradients_are_those_of_the_formula(
             )
 
         def total(weights: Any, states: Any, base: Any, after: Any) -> Any:
-            first = mixed(Mixture(weights[0], states, base, after), ways, 1e-5, None, first_turn)
-            streams = taken(first, after)
-            more = (*first.states, jnp.sin(streams[-1]))
-            second = mixed(Mixture(weights[1], more, base, after), ways, 1e-5, first.debt, second_turn)
-            return (*streams, *taken(second, after))
+            streams, debts = [], ()
+            for turn, each in zip(turns, weights, strict=True):
+                mixture = Mixture(each, states, base, after)
+                made = mixed(mixture, ways, 1e-5, debts, replace(turn, leaves_after=leaves_after))
+                streams += taken(made, after)
+                states, debts = (*made.states, jnp.sin(streams[-1])), made.debts
+            return streams
 
         @jax.jit
-        def value_and_gradients(*given: Any) -> Any:
+        def both(*given: Any) -> Any:
             value, pull = jax.vjp(total, *given)
-            return value, pull(tuple(jnp.cos(stream + number) for number, stream in enumerate(value)))
+            return value, pull([jnp.cos(stream + number) for number, stream in enumerate(value)])
 
-        return value_and_gradients(weights, states, base, after)
+        return both(weights, states, base, after)
 
-    expected = both(lambda mixture, ways, epsilon, *_: Mixed(mix_plain(mixture, ways, epsilon), mixture.states, None))
+    expected = value_and_gradients(
+        lambda mixture, ways, epsilon, *_: Mixed(mix_plain(mixture, ways, epsilon), mixture.states)
+    )
     for leaves_after in {False, BEHIND in ways}:
-        found = both(mix, leaves_after)
+        found = value_and_gradients(mix, leaves_after)
         for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
             assert one.shape == other.shape
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max())
@@ -301,13 +305,13 @@ def test_a_model_s_gradients_are_the_same_whoever_makes_those_of_weights_behind_
 
 @pytest.mark.soak
 def test_a_model_s_gradients_are_the_same_whoever_makes_those_of_its_mixtures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four layers, each second of whose mixtures leaves its gradients to the one before it."""
-    monkeypatch.setattr("ponente.models.connection_keys._OWES_FROM", 2)
+    """Four layers: behind the first is a mixture alone, and the last two leave their gradients to that before them."""
+    monkeypatch.setattr("ponente.models.connection_keys._LEAVES_FROM", 2)
     config = MuddConfig(
         max_seq_len=4, hidden_dim=16, intermediate_dim=16, num_layers=4, num_heads=2, mudd_prenorm=True,
         mudd_postnorm=True, dynamic_dense_type="l", dynamic_dense_hidden_round=False, gradient_checkpointing=False,
     )  # fmt: skip
-    assert [config.turn(number).owes for number in (1, 2, 3, 4)] == [False, True, False, True]
+    assert [config.turn(number).own for number in (1, 2, 3, 4)] == [None, None, 1, 2]
     random = np.random.default_rng(0)
     model = jax.tree.map(
         lambda one: np.float32(random.normal(one.mean, 0.3, one.shape)), config.parameters(8), is_leaf=is_parameter

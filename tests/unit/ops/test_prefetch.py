@@ -26,7 +26,7 @@ def lowered(capability: float, width: int, dtype: jax.typing.DTypeLike, monkeypa
         monkeypatch.setattr(gpu_info, "get_gpu_info", lambda: info)
 
     def by_weights(weights: jax.Array, states: tuple[jax.Array, ...]) -> jax.Array:
-        mixture, by = Mixture(weights, states, None, None), Mixed((states[0],) * 4, states, None)
+        mixture, by = Mixture(weights, states, None, None), Mixed((states[0],) * 4, states)
         return mixed_gradients(mixture, (), jnp.zeros((64, 1)), by, (Way(),) * 4, Turn())[0].weights_BSCM
 
     row = jax.ShapeDtypeStruct((1, 64, width), dtype)
