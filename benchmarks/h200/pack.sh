@@ -12,8 +12,8 @@ case $data in bench | mudd) ;; *) echo "found $data; needed bench or mudd" >&2 &
 cached=$HOME/.cache/ponente-data
 here=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$folder/site" "$folder/data" "$folder/wheels"
-wanted='braceexpand|draccus|fastokens|google-crc32c|iniconfig|isal|jaxtyping|markdown-it-py|mdurl|mergedeep|msgspec'
-wanted="$wanted|mypy-extensions|pluggy|pygments|pytest|pytest-timeout|pyyaml|rich|toml|typing-inspect|wadler-lindig"
+wanted='braceexpand|draccus|execnet|fastokens|google-crc32c|iniconfig|isal|jaxtyping|markdown-it-py|mdurl|mergedeep|msgspec'
+wanted="$wanted|mypy-extensions|pluggy|pygments|pytest|pytest-timeout|pytest-xdist|pyyaml|rich|toml|typing-inspect|wadler-lindig"
 grep -oE "^($wanted)==[^ ;]+" "$here/requirements.lock" | sort -u > "$folder/wanted.txt"
 python3 -m pip --disable-pip-version-check download --quiet --no-deps --only-binary=:all: --python-version "$version" \
 	--platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --dest "$folder/wheels" -r "$folder/wanted.txt"

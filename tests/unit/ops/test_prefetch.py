@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import pytest
 
 from ponente.ops import prefetch
-from ponente.ops.mixing import Mixed, Mixture, Turn, Way
+from ponente.ops.mixing import Debt, Mixed, Mixture, Way, together
 from ponente.ops.mixing_kernel import mixed_gradients
 
 FETCHED, SUMMED_IN_LANES = "cp.async.bulk.prefetch.L2.global", "shfl.sync.bfly"
+TWO_PRODUCTS = "fma.rn.f32 $0, low, $3, $5"
 
 
 def lowered(capability: float, width: int, dtype: jax.typing.DTypeLike, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The program for a GPU of such a capability that makes gradients of a mixture of twenty states."""
+    """The program for a GPU of such a capability that makes gradients of a mixture, and those left by the next."""
     monkeypatch.setattr("ponente.ops.prefetch.capability", lambda: capability)
     try:
         gpu_info = importlib.import_module("jax._src.pallas.triton.gpu_info")
@@ -25,9 +26,12 @@ def lowered(capability: float, width: int, dtype: jax.typing.DTypeLike, monkeypa
         info = gpu_info.GpuInfo(gpu_version=None, arch_name=str(capability), compute_capability=int(10 * capability))
         monkeypatch.setattr(gpu_info, "get_gpu_info", lambda: info)
 
+    (taking, _), ways = together([4, 4], ends=False), (Way(),) * 4
+
     def by_weights(weights: jax.Array, states: tuple[jax.Array, ...]) -> jax.Array:
-        mixture, by = Mixture(weights, states, None, None), Mixed((states[0],) * 4, states)
-        return mixed_gradients(mixture, (), jnp.zeros((64, 1)), by, (Way(),) * 4, Turn())[0].weights_BSCM
+        debt = Debt(jnp.zeros((1, 64, 4, 21)), states[:4])
+        mixture, by = Mixture(weights, states, None, None), Mixed(states[:4], states, (debt,))
+        return mixed_gradients(mixture, (), jnp.zeros((64, 1)), by, ways, taking)[0].weights_BSCM
 
     row = jax.ShapeDtypeStruct((1, 64, width), dtype)
     weights = jax.ShapeDtypeStruct((1, 64, 4, 20), jnp.float32)
@@ -52,6 +56,13 @@ def test_sums_are_made_in_lanes_where_each_part_of_a_row_is_one_warp_s(
     width: int, dtype: str, is_ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (SUMMED_IN_LANES in lowered(9.0, width, dtype, monkeypatch)) == is_ours
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_what_others_left_is_kept_in_16_bits_until_it_is_multiplied(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (TWO_PRODUCTS in lowered(9.0, 2048, dtype, monkeypatch)) == (dtype == "bfloat16")
 
 
 def test_a_jax_that_lowers_otherwise_is_told_of_and_nothing_is_fetched(
