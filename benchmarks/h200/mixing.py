@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from traced import traced
 
 from ponente.ops import mixing_kernel
-from ponente.ops.mixing import ALONE, Debt, Mixed, Mixture, Turn, Way
+from ponente.ops.mixing import ALONE, Debt, Mixed, Mixture, RowNorm, Turn, Way
 
 WAYS = (*[Way(has_base=True, is_normed=True)] * 3, Way(is_normed=True, is_behind=True))  # of 20 layers and more
 KINDS = {
@@ -91,6 +91,7 @@ def program(kind: str, states: int, row: Any) -> tuple[Any, Any]:
     mixture = Mixture(weights, (row,) * states, row, after)
     turn = KINDS[kind]
     if turn is None:
+        mixture = mixture._replace(norm=RowNorm(jax.ShapeDtypeStruct((1, rows, 1), jnp.float32), after))
         return jax.jit(lambda mixture: mixing_kernel.mixed(mixture, WAYS, 1e-6, keeps_units=True)), (mixture,)
     debts = tuple(
         Debt(jax.ShapeDtypeStruct((1, rows, ways, states + later), jnp.float32), (row,) * ways)

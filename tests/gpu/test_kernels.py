@@ -23,7 +23,7 @@ from ponente.ops.loss import cross_entropy_sums
 from ponente.ops.mixing import ALONE, Mixed, Mixture, Turn, Way, mix, mix_for_good, mix_plain, together
 from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
 from ponente.ops.norm import Term, rms_norm, rms_norm_beside, rms_norm_twice_beside
-from ponente.ops.weighing import Network, Unweighed, gelu, weigh, weigh_and_mix
+from ponente.ops.weighing import Network, Unweighed, Weighed, gelu, weigh, weigh_and_mix, weigh_unnormed
 from ponente.ops.weighing_kernel import has_kernel as has_weighing_kernel
 
 ROUNDING = 0.01
@@ -295,6 +295,32 @@ def test_mixtures_and_their_gradients_are_those_of_the_formula(
     exact = (one.astype(jnp.float32) for one in (states, base, after))
     expected = value_and_gradients(each(plain), weights, *exact)
     for one, other in zip(found[: 3 + has_base + has_after], expected, strict=False):
+        assert_near(one, other)
+
+
+@pytest.mark.parametrize(("width", "earlier"), [(512, 3), (1000, 0), (2048, 23)])
+def test_the_last_state_may_be_normed_where_it_is_mixed(width: int, earlier: int) -> None:
+    ways, inner, states = (BESIDE,) * 3 + (BEHIND,), 128, normal(0, earlier + 1, 4, 32, width)
+    norm, after = 1 + normal(1, width, scale=0.1), normal(2, width)
+    w_in, w_out = normal(3, width, inner, scale=width**-0.5), normal(4, inner, 4, earlier + 1, scale=inner**-0.5)
+
+    def each(weigh: Callable[..., Weighed], mixed: Callable[..., Mixed]) -> Callable[..., jax.Array]:
+        def made(states: jax.Array, norm: jax.Array, w_in: jax.Array, w_out: jax.Array, after: jax.Array) -> jax.Array:
+            weighed = weigh(states[-1], Network(norm, w_in, w_out, None), gelu, 1e-6)
+            mixing = (*states[:-1], weighed.last_BSD)
+            mixture = Mixture(weighed.weights_BSCM, mixing, weighed.x_BSD, after, weighed.norm)
+            found = mixed(mixture, ways, 1e-6)
+            return jnp.stack([*found.streams, found.states[-1]])
+
+        return made
+
+    def plain(mixture: Mixture, ways: tuple[Way, ...], epsilon: float) -> Mixed:
+        return Mixed(mix_plain(mixture, ways, epsilon), mixture.states)
+
+    given = states, norm, w_in, w_out, after
+    found = value_and_gradients(each(weigh_unnormed, mix), *given)
+    expected = value_and_gradients(each(weigh, plain), *(one.astype(jnp.float32) for one in given))
+    for one, other in zip(found, expected, strict=True):
         assert_near(one, other)
 
 

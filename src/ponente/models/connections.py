@@ -21,9 +21,9 @@ from ponente.models.parameters import Parameter
 from ponente.models.stack import fold_growing
 from ponente.ops.gated import Activation
 from ponente.ops.mesh import whole
-from ponente.ops.mixing import Arrays, Debt, Mixture, Norms, Way, Ways, mix, mix_for_good, takes_base
+from ponente.ops.mixing import Arrays, Debt, Mixture, Norms, Way, Ways, mix, mix_for_good, norms_rows, takes_base
 from ponente.ops.norm import Term, rms_norm, rms_norm_beside
-from ponente.ops.weighing import Network, Unweighed, Weighed, gelu, weigh, weigh_and_mix
+from ponente.ops.weighing import Network, Unweighed, Weighed, gelu, weigh, weigh_and_mix, weigh_unnormed
 
 _AFTER = 1e-3  # the first weight of the norm behind a mixture
 _ACTIVATIONS = ACTIVATIONS | {"gelu": gelu}
@@ -67,7 +67,9 @@ class Connection(eqx.Module):
     def weighed(self, x_BSD: Array, config: ConnectedConfig) -> Weighed:
         """The last state as it is mixed, and the weights of all of them for each token."""
         if self.network is not None:
-            return weigh(x_BSD, self.network, _activation(config), config.layer_norm_epsilon)
+            is_left = self.norm_state_D is not None and norms_rows(x_BSD)
+            made = weigh_unnormed if is_left else weigh
+            return made(x_BSD, self.network, _activation(config), config.layer_norm_epsilon)
         assert self.static_CM is not None
         last_BSD, x_BSD = self.normed(x_BSD, config)
         weights = self.static_CM.astype(jnp.float32)
@@ -210,7 +212,7 @@ class Mixer:
 
 def _mixture(connection: Connection, weighed: Weighed, states: list[Array], ways: Ways) -> Mixture:
     base_BSD = weighed.x_BSD if takes_base(ways) else None
-    return Mixture(weighed.weights_BSCM, tuple(states), base_BSD, connection.norm_after_D)
+    return Mixture(weighed.weights_BSCM, tuple(states), base_BSD, connection.norm_after_D, weighed.norm)
 
 
 def connections_of(config: ConnectedConfig) -> tuple[Connection, ...]:

@@ -89,6 +89,13 @@ class Mixed(NamedTuple):
     unit_BSD: Array | None = None
 
 
+class RowNorm(NamedTuple):
+    """A norm: what each row is multiplied by, and the weight."""
+
+    scale_BS1: Array
+    weight_D: Array
+
+
 class Mixture(NamedTuple):
     """What is mixed, and what its sums are added to."""
 
@@ -96,6 +103,16 @@ class Mixture(NamedTuple):
     states: Arrays
     base_BSD: Array | None
     after_D: Array | None  # the weight of sums that the base is added behind
+    norm: RowNorm | None = None  # of the base, which makes the last of the states: only for gradients is it one of them
+
+
+def norms_rows(state: Array) -> bool:
+    """Whether `mix` can be given a norm instead of the last state."""
+    if not has_triton():
+        return False
+    from ponente.ops.mixing_kernel import has_kernel
+
+    return has_kernel(state)
 
 
 def mix(mixture: Mixture, ways: Ways, epsilon: float, debts: tuple[Debt, ...] = (), turn: Turn = ALONE) -> Mixed:
@@ -128,7 +145,7 @@ def mix_for_good(mixture: Mixture, ways: Ways, epsilon: float, norms: Norms) -> 
 
 def mix_plain(mixture: Mixture, ways: Ways, epsilon: float, norms: Norms | None = None) -> Arrays:
     """The streams, in float32 until the end; kernels compute the same."""
-    weights_BSCM, states, base_BSD, after_D = mixture
+    weights_BSCM, states, base_BSD, after_D, _ = mixture
     base = None if base_BSD is None else base_BSD.astype(jnp.float32)
     made = []
     for number, way in enumerate(ways):
@@ -152,7 +169,8 @@ def _mix_by_kernel(mixture: Mixture, debt: Debt | None, ways: Ways, epsilon: flo
     from ponente.ops.mixing_kernel import mixed
 
     unit = jnp.zeros_like(mixture.states[0]) if turn.leaves_after else None
-    return Mixed(mixed(mixture, ways, epsilon).streams, mixture.states, _no_debts(mixture, turn), unit)
+    made = mixed(mixture, ways, epsilon)
+    return Mixed(made.streams, made.states, _no_debts(mixture, turn), unit)
 
 
 def _no_debts(mixture: Mixture, turn: Turn) -> tuple[Debt, ...]:
@@ -167,19 +185,20 @@ def _forward(mixture: Mixture, debt: Debt | None, ways: Ways, epsilon: float, tu
     from ponente.ops.mixing_kernel import mixed
 
     made = mixed(mixture, ways, epsilon, keeps_units=True)
-    kept = mixture._replace(base_BSD=None), made.units, made.scales
+    kept = mixture._replace(base_BSD=None, states=made.states), made.units, made.scales
     unit = None
     if turn.leaves_after:
         normed = [way for way in ways if way.is_normed]
         (unit,) = (one for way, one in zip(normed, made.units, strict=True) if way.is_behind)
-    return Mixed(made.streams, mixture.states, _no_debts(mixture, turn), unit), kept
+    return Mixed(made.streams, made.states, _no_debts(mixture, turn), unit), kept
 
 
 def _backward(ways: Ways, epsilon: float, turn: Turn, kept: Any, by: Mixed) -> tuple[Mixture, Debt | None]:
     from ponente.ops.mixing_kernel import mixed_gradients
 
     mixture, units, scales = kept
-    return mixed_gradients(mixture, units, scales, by, ways, turn)
+    gradients, debt = mixed_gradients(mixture, units, scales, by, ways, turn)
+    return gradients._replace(norm=jax.tree.map(jnp.zeros_like, mixture.norm)), debt
 
 
 _mix_by_kernel.defvjp(_forward, _backward)

@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from ponente.ops.gated import Activation
 from ponente.ops.gpu import MOST_NUMBERS
 from ponente.ops.kernel_call import call_kernel
-from ponente.ops.mixing import Arrays, Debt, Mixed, Mixture, Norms, Turn, Ways, takes_base
+from ponente.ops.mixing import Arrays, Debt, Mixed, Mixture, Norms, RowNorm, Turn, Ways, takes_base
 from ponente.ops.rows import AT_ONCE, Reader, Rows, lanes
 from ponente.ops.weighing_kernel import Inside, Weigher
 
@@ -42,12 +42,14 @@ class HalfWeighed(NamedTuple):
     states: Arrays
     base_BSD: Array | None
     after_D: Array | None
+    norm: None = None
 
 
 class Streams(NamedTuple):
-    """The streams; those of them that were normed, before what is added behind; by what their rows were multiplied."""
+    """The streams, of which states; those that were normed, before what is added behind; their rows' scales."""
 
     streams: Arrays
+    states: Arrays
     units: Arrays
     scales: Array  # [rows, normed ways]
 
@@ -59,12 +61,14 @@ class _Sources(NamedTuple):
     states: tuple[Any, ...]
     base: Any
     after: Any
+    norm: RowNorm | None  # which makes one state more of the base
     norms: tuple[Any, ...]
 
     def in_order(self, ways: Ways) -> list[Any]:
         """The arrays, as they are used."""
         behind = ((self.after if way.is_behind else None, norm) for way, norm in zip(ways, self.norms, strict=True))
-        return [one for one in (*self.states, self.base, *chain(*behind)) if one is not None]
+        norm = None if self.norm is None else self.norm.weight_D
+        return [one for one in (*self.states, self.base, norm, *chain(*behind)) if one is not None]
 
 
 class _Sums(NamedTuple):
@@ -74,6 +78,7 @@ class _Sums(NamedTuple):
     behind: tuple[Any, ...]
     scales: Any
     weights: Any
+    last: Any  # of the states, where the base is normed
 
 
 def mixed(
@@ -109,9 +114,13 @@ def mixed(
         _write_streams(given, made, made.weights, reader, rows, ways, epsilon)
 
     weights = _flat(mixture.weights_BSCM) if isinstance(mixture, Mixture) else mixture.inside
-    beside = mixture.states, mixture.base_BSD, mixture.after_D, norms or (None,) * len(ways)
-    given = _Sources(weights, *rows.of(beside))
-    like = jax.ShapeDtypeStruct(given.states[0].shape, state.dtype)
+    states, norm = mixture.states, mixture.norm
+    if norm is not None:
+        states, norm = states[:-1], RowNorm(norm.scale_BS1.reshape(-1), rows.of(norm.weight_D))
+    beside = mixture.base_BSD, mixture.after_D, norms or (None,) * len(ways)
+    in_rows, base, after, behind_norms = rows.of((states, *beside))
+    given = _Sources(weights, in_rows, base, after, norm, behind_norms)
+    like = jax.ShapeDtypeStruct((state.size // rows.width, rows.parts, rows.width // rows.parts), state.dtype)
     scales = jax.ShapeDtypeStruct((like.shape[0], max(1, len(normed))), jnp.float32)
     room = (like.shape[0], lanes(len(ways) * count)) if isinstance(mixture, HalfWeighed) else None
     wanted = _Sums(
@@ -119,12 +128,15 @@ def mixed(
         behind=(like,) * len(behind),
         scales=scales,
         weights=None if room is None else jax.ShapeDtypeStruct(room, jnp.float32),
+        last=None if norm is None else like,
     )
     made = _call(kernel, given, wanted, rows, f"mixed_{count}", is_interpreted=is_interpreted)
-    streams, extra = ([one.reshape(state.shape) for one in part] for part in (made.streams, made.behind))
+    streams, extra, last = jax.tree.map(
+        lambda one: one.reshape(state.shape), (made.streams, made.behind, () if norm is None else (made.last,))
+    )
     units = {number: streams[number] for number in normed} | dict(zip(behind, extra, strict=True))
     kept = tuple(units[number] for number in normed) if norms is None else ()
-    return Streams(tuple(streams), kept, made.scales)
+    return Streams(streams, (*states, *last), kept, made.scales)
 
 
 def _write_streams(
@@ -137,13 +149,21 @@ def _write_streams(
     epsilon: float,
 ) -> None:
     """Mixes a row by its weights."""
-    row, count, normed, behind = pl.program_id(0), len(given.states), _normed(ways), iter(made.behind)
+    row, normed, behind = pl.program_id(0), _normed(ways), iter(made.behind)
+    count = len(given.states) + (given.norm is not None)
+
+    def added(sums: list[Array], source: int, values: Array) -> list[Array]:
+        each = (weights[row, way * count + source] for way in range(len(ways)))
+        return [rows.plus_product(total, values, weight) for total, weight in zip(sums, each, strict=True)]
+
     sums = [rows.zeros()] * len(ways)
-    for source in range(count):
-        values = reader.next()
-        each = [weights[row, way * count + source] for way in range(len(ways))]
-        sums = [rows.plus_product(total, values, weight) for total, weight in zip(sums, each, strict=True)]
+    for source in range(len(given.states)):
+        sums = added(sums, source, reader.next())
     base: Any = None if given.base is None else reader.next()
+    if given.norm is not None:
+        last = (base * given.norm.scale_BS1[row] * reader.next()).astype(made.last.dtype)
+        rows.write(made.last, last)
+        sums = added(sums, count - 1, last)
     sums = [total + base if way.has_base else total for way, total in zip(ways, sums, strict=True)]
     apart = [rows.apart(sums[number]) for number in normed]
     squares = rows.sums([rows.products(one, one) for one in apart])
@@ -338,7 +358,7 @@ def _call(
     """What a kernel makes of all rows."""
     return call_kernel(
         lambda given, *made: kernel(given, type(wanted)(*made)),
-        (given.states[0].shape[0],),
+        (jax.tree.leaves(wanted)[0].shape[0],),
         given,
         wanted,
         warps=rows.warps,

@@ -12,9 +12,13 @@ from ponente.ops.gpu import has_triton
 
 def rms_norm(x: Array, weight: Array | None, epsilon: float, bias: Array | None = None) -> Array:
     """x divided by its root mean square, times the weight where there is one."""
+    return _affine(x.astype(jnp.float32) * rms_scale(x, epsilon), weight, bias).astype(x.dtype)
+
+
+def rms_scale(x: Array, epsilon: float) -> Array:
+    """What each row is multiplied by, to be divided by its root mean square."""
     exact = x.astype(jnp.float32)
-    exact = exact * jax.lax.rsqrt(jnp.mean(exact * exact, axis=-1, keepdims=True) + epsilon)
-    return _affine(exact, weight, bias).astype(x.dtype)
+    return jax.lax.rsqrt(jnp.mean(exact * exact, axis=-1, keepdims=True) + epsilon)
 
 
 class Term(NamedTuple):
@@ -76,18 +80,29 @@ def _beside_forward(x: Array, weight: Array, term: Term | None, epsilon: float, 
 def _beside_backward(
     epsilon: float, users: int, kept: tuple[Array, Array, Term | None], by: tuple[tuple[Array, ...], Array]
 ) -> tuple[Array, Array, Term | None]:
-    from ponente.ops.norm_kernel import has_kernel, rms_norm_gradients
-
     x, weight, term = kept
-    if has_kernel(x):
-        return rms_norm_gradients(x, weight, *by, epsilon, term)
-    _, pull = jax.vjp(partial(rms_norm, epsilon=epsilon), x, weight)
-    by_x, by_weight = pull(reduce(jnp.add, by[0]))
-    by_x = by_x + by[1]
-    return by_x, by_weight, None if term is None else _by_term(term, by_x)
+    return gradients_beside(x, weight, *by, epsilon, term)
 
 
 _beside.defvjp(_beside_forward, _beside_backward)
+
+
+def gradients_beside(
+    x: Array, weight: Array, by_normed: tuple[Array, ...], by_x: Array, epsilon: float, term: Term | None = None
+) -> tuple[Array, Array, Term | None]:
+    """The gradients of a norm by x, to which the one that came past the norm is added, by the weight, and by the term.
+
+    Args:
+        by_normed: of each who took what was normed.
+    """
+    from ponente.ops.norm_kernel import has_kernel, rms_norm_gradients
+
+    if has_triton() and has_kernel(x):
+        return rms_norm_gradients(x, weight, by_normed, by_x, epsilon, term)
+    _, pull = jax.vjp(partial(rms_norm, epsilon=epsilon), x, weight)
+    new_by_x, by_weight = pull(reduce(jnp.add, by_normed))
+    new_by_x = new_by_x + by_x
+    return new_by_x, by_weight, None if term is None else _by_term(term, new_by_x)
 
 
 def layer_norm(x: Array, weight: Array | None, bias: Array | None, epsilon: float) -> Array:

@@ -6,17 +6,20 @@ time but the number of kernels: two of ours weigh and mix.
 B batch, S sequence, D width, C ways, M states, I inner width.
 """
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 
 from ponente.ops.gated import Activation
 from ponente.ops.gpu import has_triton
-from ponente.ops.linear import linear
-from ponente.ops.mixing import Arrays, Mixture, Norms, Ways, mix_for_good, takes_base
-from ponente.ops.norm import rms_norm_twice_beside
+from ponente.ops.kept import PRODUCT
+from ponente.ops.linear import input_gradient, linear, scaled, weight_gradient
+from ponente.ops.mixing import Arrays, Mixture, Norms, RowNorm, Ways, mix_for_good, takes_base
+from ponente.ops.norm import gradients_beside, rms_norm_twice_beside, rms_scale
 
 
 def gelu(x: Array) -> Array:
@@ -34,11 +37,55 @@ class Network(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """The last state as it is mixed, it as it was, for what goes past the norm, and the weights of all states."""
+    """The last state as it is mixed, it as it was, for what goes past the norm, and the weights of all states.
+
+    With a norm, whoever mixes makes the last state by it: only gradients of the one that is here have values.
+    """
 
     last_BSD: Array
     x_BSD: Array
     weights_BSCM: Array
+    norm: RowNorm | None = None
+
+
+def weigh_unnormed(x_BSD: Array, network: Network, activation: Activation, epsilon: float) -> Weighed:
+    """As `weigh` does, but it leaves the norm of the last state to who mixes, for whom it is no pass of its own."""
+    assert network.norm_D is not None
+    last_BSD, inner_BSI, x_BSD, scale_BS1 = _product_behind_norm(x_BSD, network.norm_D, network.w_in_DI, epsilon)
+    inner_BSI = checkpoint_name(inner_BSI, PRODUCT)
+    norm = RowNorm(*jax.lax.stop_gradient((scale_BS1, network.norm_D)))  # what it makes has its gradients here
+    return Weighed(last_BSD, x_BSD, _rest(inner_BSI, network, activation, x_BSD.dtype), norm)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _product_behind_norm(
+    x_BSD: Array, norm_D: Array, w_in_DI: Array, epsilon: float
+) -> tuple[Array, Array, Array, Array]:
+    """A place for the gradient by what the norm makes, which is not made; its product; x; what its rows are scaled by.
+
+    The norm's weight is taken into the product's, and rows are scaled behind the product.
+    """
+    scale_BS1 = rms_scale(x_BSD, epsilon)
+    product_BSI = jnp.einsum("BSD,DI->BSI", x_BSD, scaled(w_in_DI, norm_D), preferred_element_type=jnp.float32)
+    return jnp.zeros_like(x_BSD), (product_BSI * scale_BS1).astype(x_BSD.dtype), x_BSD, scale_BS1
+
+
+def _product_forward(x_BSD: Array, norm_D: Array, w_in_DI: Array, epsilon: float) -> tuple[Any, Any]:
+    made = _product_behind_norm(x_BSD, norm_D, w_in_DI, epsilon)
+    return made, (x_BSD, norm_D, w_in_DI, made[-1])
+
+
+def _product_backward(epsilon: float, kept: Any, by: tuple[Array, ...]) -> tuple[Array, Array, Array]:
+    x_BSD, norm_D, w_in_DI, scale_BS1 = kept
+    by_last, by_inner, by_x, _ = by
+    by_product = (by_inner.astype(jnp.float32) * scale_BS1).astype(x_BSD.dtype)
+    by_w_in = scaled(weight_gradient(x_BSD, w_in_DI, by_product), norm_D)
+    by_normed = by_last, input_gradient(w_in_DI, by_inner)
+    by_x, by_norm, _ = gradients_beside(x_BSD, norm_D, by_normed, by_x, epsilon)
+    return by_x, by_norm, by_w_in
+
+
+_product_behind_norm.defvjp(_product_forward, _product_backward)
 
 
 def weigh(x_BSD: Array, network: Network, activation: Activation, epsilon: float) -> Weighed:
@@ -71,8 +118,9 @@ def weigh_and_mix(
             states = (*earlier, last_BSD)
             half = mixing_kernel.HalfWeighed(inside, activation, states, base_BSD, after_D)
             return last_BSD, mixing_kernel.mixed(half, ways, epsilon, norms=norms).streams
-    last_BSD, _, weights_BSCM = weigh(x_BSD, network, activation, epsilon)
-    return last_BSD, mix_for_good(Mixture(weights_BSCM, (*earlier, last_BSD), base_BSD, after_D), ways, epsilon, norms)
+    weighed = weigh(x_BSD, network, activation, epsilon)
+    whole = Mixture(weighed.weights_BSCM, (*earlier, weighed.last_BSD), base_BSD, after_D)
+    return weighed.last_BSD, mix_for_good(whole, ways, epsilon, norms)
 
 
 def _weights(last_BSD: Array, network: Network, activation: Activation, epsilon: float) -> Array:
@@ -80,11 +128,14 @@ def _weights(last_BSD: Array, network: Network, activation: Activation, epsilon:
 
     A norm without a weight divides each row by a number, which is as well done behind the product with the row.
     """
-    inner_BSI = linear(last_BSD, network.w_in_DI).astype(jnp.float32)
+    inner_BSI = linear(last_BSD, network.w_in_DI)
     if network.norm_D is None:
-        exact = last_BSD.astype(jnp.float32)
-        mean = jnp.mean(exact * exact, axis=-1, keepdims=True)
-        inner_BSI = inner_BSI * jax.lax.rsqrt(mean + epsilon)
-    active_BSI = activation(inner_BSI).astype(last_BSD.dtype)
+        inner_BSI = inner_BSI.astype(jnp.float32) * rms_scale(last_BSD, epsilon)
+    return _rest(inner_BSI, network, activation, last_BSD.dtype)
+
+
+def _rest(inner_BSI: Array, network: Network, activation: Activation, dtype: Any) -> Array:
+    """The weights, by the first product."""
+    active_BSI = activation(inner_BSI.astype(jnp.float32)).astype(dtype)
     made = jnp.einsum("BSI,ICM->BSCM", active_BSI, network.w_out_ICM, preferred_element_type=jnp.float32)
     return made if network.static_CM is None else made + network.static_CM.astype(jnp.float32)

@@ -24,7 +24,7 @@ from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
 from ponente.ops.mixing_kernel import mixed, mixed_gradients
 from ponente.ops.norm import Term, rms_norm, rms_norm_beside, rms_norm_twice_beside, with_term
 from ponente.ops.norm_kernel import has_kernel, rms_norm_gradients
-from ponente.ops.weighing import Network, Unweighed, gelu, weigh, weigh_and_mix
+from ponente.ops.weighing import Network, Unweighed, gelu, weigh, weigh_and_mix, weigh_unnormed
 from ponente.ops.weighing_kernel import has_kernel as has_weighing_kernel
 from ponente.ops.weighing_kernel import weigh_inside
 
@@ -261,6 +261,39 @@ def test_mixtures_and_their_gradients_are_those_of_the_formula(
         for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
             assert one.shape == other.shape
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max())
+
+
+@pytest.mark.parametrize("has_static", [True, False])
+@pytest.mark.parametrize("earlier", [0, 2])
+def test_the_last_state_may_be_normed_where_it_is_mixed(
+    earlier: int, has_static: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interpret_mixtures(monkeypatch)
+    random = np.random.default_rng(0)
+    numbers = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
+    ways, (rows, width), inner = (BOTH, BEHIND), (6, 40), 12
+    network = Network(
+        norm_D=1 + numbers(width),
+        w_in_DI=numbers(width, inner) / width**0.5,
+        w_out_ICM=numbers(inner, len(ways), earlier + 1) / inner,
+        static_CM=numbers(len(ways), earlier + 1) if has_static else None,
+    )
+    given = numbers(2, rows, width), tuple(numbers(2, rows, width) for _ in range(earlier)), network, numbers(width)
+
+    def value_and_gradients(weigh: Any, mixed: Any) -> Any:
+        def total(x: Any, states: Any, network: Any, after: Any) -> Any:
+            weighed = weigh(x, network, gelu, 1e-5)
+            mixture = Mixture(weighed.weights_BSCM, (*states, weighed.last_BSD), weighed.x_BSD, after, weighed.norm)
+            made = mixed(mixture, ways, 1e-5)
+            return (*made.streams, *made.states)
+
+        value, pull = jax.vjp(total, *given)
+        return value, pull(tuple(jnp.cos(stream + number) for number, stream in enumerate(value)))
+
+    expected = value_and_gradients(weigh, lambda mixture, *rest: Mixed(mix_plain(mixture, *rest), mixture.states))
+    found = value_and_gradients(weigh_unnormed, mix)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * np.abs(other).max())
 
 
 def interpret_mixtures(monkeypatch: pytest.MonkeyPatch) -> None:
