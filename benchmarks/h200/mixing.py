@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from traced import traced
 
-from ponente.ops import mixing_kernel
+from ponente.ops import mixing_gradients_kernel, mixing_kernel
 from ponente.ops.mixing import ALONE, Debt, Mixed, Mixture, RowNorm, Turn, Way
 
 WAYS = (*[Way(has_base=True, is_normed=True)] * 3, Way(is_normed=True, is_behind=True))  # of 20 layers and more
@@ -78,8 +78,8 @@ def apply(setting: tuple[int, int] | int) -> str:
         mixing_kernel._NUMBERS = setting
         return f"{setting:>2} numbers"
     ahead, fetched = setting
-    mixing_kernel._AHEAD = mixing_kernel._FEW_AHEAD = ahead
-    mixing_kernel._FETCHED = mixing_kernel._FEW_FETCHED = fetched
+    mixing_gradients_kernel._AHEAD = mixing_gradients_kernel._FEW_AHEAD = ahead
+    mixing_gradients_kernel._FETCHED = mixing_gradients_kernel._FEW_FETCHED = fetched
     return f"{ahead} ahead, {fetched:>2} fetched"
 
 
@@ -101,7 +101,7 @@ def program(kind: str, states: int, row: Any) -> tuple[Any, Any]:
     given = (row,) * states, mixture._replace(base_BSD=None), (row,) * len(WAYS), scales, (row,) * len(WAYS), debts
 
     def gradients(by_states: Any, mixture: Mixture, units: Any, scales: Any, by_streams: Any, debts: Any) -> Any:
-        made, left = mixing_kernel.mixed_gradients(
+        made, left = mixing_gradients_kernel.mixed_gradients(
             mixture, units, scales, Mixed(by_streams, by_states, debts), WAYS, turn
         )
         return made.states, (made.weights_BSCM, made.base_BSD, left)

@@ -21,7 +21,7 @@ from ponente.models.parameters import Parameter
 from ponente.models.stack import fold_growing
 from ponente.ops.gated import Activation
 from ponente.ops.mesh import whole
-from ponente.ops.mixing import Arrays, Debt, Mixture, Norms, Way, Ways, mix, mix_for_good, norms_rows, takes_base
+from ponente.ops.mixing import Arrays, Debt, Mixture, Norms, Way, Ways, has_kernel_for, mix, mix_for_good, takes_base
 from ponente.ops.norm import Term, rms_norm, rms_norm_beside
 from ponente.ops.weighing import Network, Unweighed, Weighed, gelu, weigh, weigh_and_mix, weigh_unnormed
 
@@ -67,7 +67,7 @@ class Connection(eqx.Module):
     def weighed(self, x_BSD: Array, config: ConnectedConfig) -> Weighed:
         """The last state as it is mixed, and the weights of all of them for each token."""
         if self.network is not None:
-            is_left = self.norm_state_D is not None and norms_rows(x_BSD)
+            is_left = self.norm_state_D is not None and has_kernel_for(x_BSD)
             made = weigh_unnormed if is_left else weigh
             return made(x_BSD, self.network, _activation(config), config.layer_norm_epsilon)
         assert self.static_CM is not None

@@ -37,6 +37,11 @@ def takes_base(ways: Ways) -> bool:
     return any(way.has_base or way.is_behind for way in ways)
 
 
+def numbers_normed(ways: Ways) -> list[int]:
+    """Of the ways whose sums are normed."""
+    return [number for number, way in enumerate(ways) if way.is_normed]
+
+
 @dataclass(frozen=True)
 class Turn:
     """Who makes the gradient by which states, where several mix the same one after the other.
@@ -106,8 +111,13 @@ class Mixture(NamedTuple):
     norm: RowNorm | None = None  # of the base, which makes the last of the states: only for gradients is it one of them
 
 
-def norms_rows(state: Array) -> bool:
-    """Whether `mix` can be given a norm instead of the last state."""
+def flat_weights(weights_BSCM: Array) -> Array:
+    """Weights as kernels read them, [rows, ways * states] in float32."""
+    return weights_BSCM.astype(jnp.float32).reshape(-1, weights_BSCM.shape[-2] * weights_BSCM.shape[-1])
+
+
+def has_kernel_for(state: Array) -> bool:
+    """Whether a kernel mixes such states; it can be given a norm instead of the last of them."""
     if not has_triton():
         return False
     from ponente.ops.mixing_kernel import has_kernel
@@ -123,29 +133,26 @@ def mix(mixture: Mixture, ways: Ways, epsilon: float, debts: tuple[Debt, ...] = 
 
     Example: `mix(Mixture(weights, states, None, None), (*[Way(is_normed=True)] * 3, Way()), 1e-6).streams`
     """
-    if has_triton():
-        from ponente.ops.mixing_kernel import has_kernel
-
-        if has_kernel(mixture.states[0]):
-            mine, later = (debts[0], debts[1:]) if turn.owes else (None, ())
-            mixed = _mix_by_kernel(mixture, mine, ways, epsilon, turn)
-            return mixed._replace(debts=later or mixed.debts)
-    return Mixed(mix_plain(mixture, ways, epsilon), mixture.states)
+    if not has_kernel_for(mixture.states[0]):
+        return Mixed(mix_plain(mixture, ways, epsilon), mixture.states)
+    mine, later = (debts[0], debts[1:]) if turn.owes else (None, ())
+    mixed = _mix_by_kernel(mixture, mine, ways, epsilon, turn)
+    return mixed._replace(debts=later or mixed.debts)
 
 
 def mix_for_good(mixture: Mixture, ways: Ways, epsilon: float, norms: Norms) -> Arrays:
     """The streams, each times a weight where it has one, in passes that no gradient is made of, such as decoding."""
-    if has_triton():
-        from ponente.ops.mixing_kernel import has_kernel, mixed
+    if not has_kernel_for(mixture.states[0]):
+        return mix_plain(mixture, ways, epsilon, norms)
+    from ponente.ops.mixing_kernel import mixed
 
-        if has_kernel(mixture.states[0]):
-            return mixed(mixture, ways, epsilon, norms=norms).streams
-    return mix_plain(mixture, ways, epsilon, norms)
+    return mixed(mixture, ways, epsilon, norms=norms).streams
 
 
 def mix_plain(mixture: Mixture, ways: Ways, epsilon: float, norms: Norms | None = None) -> Arrays:
     """The streams, in float32 until the end; kernels compute the same."""
-    weights_BSCM, states, base_BSD, after_D, _ = mixture
+    weights_BSCM, states, base_BSD, after_D, norm = mixture
+    assert norm is None  # only kernels norm the last state
     base = None if base_BSD is None else base_BSD.astype(jnp.float32)
     made = []
     for number, way in enumerate(ways):
@@ -194,7 +201,7 @@ def _forward(mixture: Mixture, debt: Debt | None, ways: Ways, epsilon: float, tu
 
 
 def _backward(ways: Ways, epsilon: float, turn: Turn, kept: Any, by: Mixed) -> tuple[Mixture, Debt | None]:
-    from ponente.ops.mixing_kernel import mixed_gradients
+    from ponente.ops.mixing_gradients_kernel import mixed_gradients
 
     mixture, units, scales = kept
     gradients, debt = mixed_gradients(mixture, units, scales, by, ways, turn)

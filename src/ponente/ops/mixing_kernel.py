@@ -1,14 +1,10 @@
 """Weighted sums over depth by Triton kernels, which read every state once for all ways.
 
-A program has a row. Forward it adds up the sums of all ways; backward it adds to the gradient of each state where it
-lies. XLA would read the states for every way, and write a gradient of each pair of a layer and a state.
+A program has a row. XLA would read the states for every way. Gradients: `mixing_gradients_kernel.py`.
 """
 
-import math
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import reduce
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -18,15 +14,12 @@ from jax.experimental import pallas as pl
 
 from ponente.ops.gated import Activation
 from ponente.ops.gpu import MOST_NUMBERS
-from ponente.ops.kernel_call import call_kernel
-from ponente.ops.mixing import Arrays, Debt, Mixed, Mixture, Norms, RowNorm, Turn, Ways, takes_base
-from ponente.ops.rows import AT_ONCE, Reader, Rows, lanes
+from ponente.ops.mixing import Arrays, Mixture, Norms, RowNorm, Ways, flat_weights, numbers_normed
+from ponente.ops.rows import Reader, Rows, lanes
 from ponente.ops.weighing_kernel import Inside, Weigher
 
 _WIDEST = 4096  # numbers of a row: all ways' sums of it are held at once
 _NUMBERS = 16  # of a row that each thread has in sums of many rows: half as many read weights
-_AHEAD, _FEW_AHEAD = 4, 2  # arrays that are being read while one is used, for reads take long; each takes registers
-_FETCHED, _FEW_FETCHED = 16, 8  # arrays that come to the cache behind those; what is written takes room in it too
 
 
 def has_kernel(state: Array) -> bool:
@@ -97,7 +90,7 @@ def mixed(
         keeps_units: whether those that something is added to behind their norm are also given without that.
     """
     assert norms is None or not keeps_units
-    state, count, normed = mixture.states[0], len(mixture.states), _normed(ways)
+    state, count, normed = mixture.states[0], len(mixture.states), numbers_normed(ways)
     rows = Rows.like(state, is_interpreted=is_interpreted)
     if isinstance(mixture, Mixture):
         rows = replace(rows, numbers=_NUMBERS)
@@ -113,7 +106,7 @@ def mixed(
         weigher.write(made.weights)
         _write_streams(given, made, made.weights, reader, rows, ways, epsilon)
 
-    weights = _flat(mixture.weights_BSCM) if isinstance(mixture, Mixture) else mixture.inside
+    weights = flat_weights(mixture.weights_BSCM) if isinstance(mixture, Mixture) else mixture.inside
     states, norm = mixture.states, mixture.norm
     if norm is not None:
         states, norm = states[:-1], RowNorm(norm.scale_BS1.reshape(-1), rows.of(norm.weight_D))
@@ -130,7 +123,7 @@ def mixed(
         weights=None if room is None else jax.ShapeDtypeStruct(room, jnp.float32),
         last=None if norm is None else like,
     )
-    made = _call(kernel, given, wanted, rows, f"mixed_{count}", is_interpreted=is_interpreted)
+    made = rows.call(kernel, given, wanted, f"mixed_{count}")
     streams, extra, last = jax.tree.map(
         lambda one: one.reshape(state.shape), (made.streams, made.behind, () if norm is None else (made.last,))
     )
@@ -149,7 +142,7 @@ def _write_streams(
     epsilon: float,
 ) -> None:
     """Mixes a row by its weights."""
-    row, normed, behind = pl.program_id(0), _normed(ways), iter(made.behind)
+    row, normed, behind = pl.program_id(0), numbers_normed(ways), iter(made.behind)
     count = len(given.states) + (given.norm is not None)
 
     def added(sums: list[Array], source: int, values: Array) -> list[Array]:
@@ -180,198 +173,3 @@ def _write_streams(
         if given.norms[number] is not None:
             total = total * reader.next()
         rows.write(made.streams[number], total)
-
-
-class _Known(NamedTuple):
-    """What the kernel of gradients takes."""
-
-    weights: Any
-    states: tuple[Any, ...]
-    units: tuple[Any, ...]
-    scales: Any
-    after: Any
-    by_streams: tuple[Any, ...]
-    owed: tuple[Debt, ...]
-    by_states: tuple[Any, ...]  # that later mixtures made; the last, for those made here lie in their places
-
-
-class _Gradients(NamedTuple):
-    """What it makes."""
-
-    by_weights: Any  # [rows, …], of each row state by state, those of all ways, in columns
-    by_states: tuple[Any, ...]
-    by_base: Any
-    left: tuple[Any, ...]
-
-
-def mixed_gradients(
-    mixture: Mixture, units: Arrays, scales: Array, by: Mixed, ways: Ways, turn: Turn, *, is_interpreted: bool = False
-) -> tuple[Mixture, Debt | None]:
-    """The gradients by all that was mixed, and what is left to the one before.
-
-    Args:
-        by: the gradients by streams, by the states that were passed on, to which those of this mixture are added, and
-            what those that followed left to this one.
-    """
-    state, count = mixture.states[0], len(mixture.states)
-    rows = Rows.like(state, is_interpreted=is_interpreted)
-    own = range(0 if turn.own is None else count - turn.own, count)  # the states whose gradients are made here
-
-    def kernel(known: _Known, made: _Gradients) -> None:
-        owed_sums = chain(*(debt.by_sums for debt in known.owed))
-        beside = *_of_streams(known, ways), *known.states, *owed_sums, *known.by_states
-        ahead = _FEW_AHEAD if len(known.owed) > 1 else _AHEAD
-        fetched = _FETCHED if turn.owes else _FEW_FETCHED
-        reader = Reader(rows, beside, ahead, fetched)  # in the order in which they are used
-        by_sums, by_base = _by_sums(known, ways, rows, reader)
-        if by_base is not None:
-            rows.write(made.by_base, by_base)
-        for array, by_sum in zip(made.left, by_sums, strict=False):
-            rows.write(array, by_sum)
-        _write_by_weights(made.by_weights, by_sums, count, rows, reader)
-        terms = [(by_sum, known.weights, number * count) for number, by_sum in enumerate(by_sums)]
-        for later, debt in enumerate(known.owed, start=1):
-            sums = (reader.next_as_it_is() for _ in debt.by_sums)
-            terms += [(one, debt.weights_BSCM, way * (count + later)) for way, one in enumerate(sums)]
-        row = pl.program_id(0)
-        for source, array in zip(own, made.by_states, strict=True):
-            total = reader.next() if known.by_states else rows.zeros()
-            for term, weights, at in terms:
-                total = rows.plus_product(total, term, weights[row, at + source])
-            rows.write(array, total)
-
-    weights = _flat(mixture.weights_BSCM)
-    earlier = () if turn.begins else by.states[own[0] :]
-    owed = tuple(Debt(_flat(debt.weights_BSCM), rows.of(debt.by_sums)) for debt in by.debts)
-    states, units_, after, streams, earlier = rows.of((mixture.states, units, mixture.after_D, by.streams, earlier))
-    known = _Known(weights, states, units_, scales, after, streams, owed, earlier)
-    like = jax.ShapeDtypeStruct(states[0].shape, state.dtype)
-    wanted = _Gradients(
-        by_weights=jax.ShapeDtypeStruct((len(weights), *_in_columns(weights.shape[1])), jnp.float32),
-        by_states=(like,) * len(own),
-        by_base=like if takes_base(ways) else None,
-        left=(like,) * len(ways) if turn.owes else (),
-    )
-    first = len(jax.tree.leaves(known)) - len(earlier)
-    in_place = {first + number: 1 + number for number in range(len(earlier))}
-    name = f"mixed_gradients_{count}"
-    made = _call(kernel, known, wanted, rows, name, in_place=in_place, is_interpreted=is_interpreted)
-    by_weights = made.by_weights.swapaxes(1, 2).reshape(len(weights), -1)[:, : weights.shape[1]]
-    by_weights = by_weights.reshape(-1, count, len(ways)).swapaxes(1, 2).reshape(mixture.weights_BSCM.shape)
-    by_states, by_base, left = jax.tree.map(
-        lambda one: one.reshape(state.shape), (made.by_states, made.by_base, made.left)
-    )
-    by_after = _by_after(mixture, units, by, ways, turn)
-    gradients = Mixture(by_weights, (*by.states[: own[0]], *by_states), by_base, by_after)
-    return gradients, Debt(mixture.weights_BSCM, left) if turn.owes else None
-
-
-def _of_streams(known: _Known, ways: Ways) -> Iterator[Any]:
-    """What the gradients by sums are made of, in the order of `_by_sums`."""
-    units = iter(known.units)
-    for way, by_stream in zip(ways, known.by_streams, strict=True):
-        yield by_stream
-        if way.is_behind:
-            yield known.after
-        if way.is_normed:
-            yield next(units)
-
-
-def _by_sums(known: _Known, ways: Ways, rows: Rows, reader: Reader) -> tuple[list[Array], Array | None]:
-    """The gradients by the sums of all ways, before their norms, and by the base."""
-    by_sums, by_base, units = [], [], dict[int, Array]()
-    for number, way in enumerate(ways):
-        by_sum = reader.next()
-        if way.is_behind:
-            by_base.append(by_sum)
-            by_sum = by_sum * reader.next()
-        if way.is_normed:
-            units[number] = reader.next()
-        by_sums.append(by_sum)
-    along = rows.sums([rows.products(rows.apart(by_sums[number]), rows.apart(unit)) for number, unit in units.items()])
-    for place, (number, unit) in enumerate(units.items()):
-        scale = known.scales[pl.program_id(0), place]
-        by_sums[number] = (by_sums[number] - unit * (along[place] / rows.width)) * scale
-    by_base += [by_sum for way, by_sum in zip(ways, by_sums, strict=True) if way.has_base]
-    return by_sums, reduce(jnp.add, by_base) if by_base else None
-
-
-def _write_by_weights(to: Any, by_sums: list[Array], count: int, rows: Rows, reader: Reader) -> None:
-    """The gradients by the weights of so many states; `to` has their places in columns, as `_in_columns` says."""
-    lane = lax.broadcasted_iota(jnp.int32, (rows.tile[0], to.shape[1]), 1)
-    found = [jnp.zeros(lane.shape, jnp.float32)] * to.shape[2]
-    products = _products(by_sums, count, rows, reader)
-    for first in range(0, len(by_sums) * count, AT_ONCE):
-        four = list(islice(products, AT_ONCE))
-        four += [jnp.zeros_like(four[0])] * (AT_ONCE - len(four))
-        column, place = divmod(first, to.shape[1])
-        is_mine = lane // AT_ONCE == place // AT_ONCE
-        found[column] = jnp.where(is_mine, rows.sums_in_lanes(four), found[column])
-    to[pl.program_id(0), :, :] = jnp.sum(_stacked(found), axis=0).reshape(to.shape[1:])
-
-
-def _products(by_sums: list[Array], count: int, rows: Rows, reader: Reader) -> Iterator[Array]:
-    """Of each state those with the gradients by all sums, as its turn comes to be read."""
-    apart = [rows.apart(by_sum) for by_sum in by_sums]
-    for _ in range(count):
-        values = rows.apart(reader.next())
-        yield from (rows.products(by_sum, values) for by_sum in apart)
-
-
-def _in_columns(count: int) -> tuple[int, int]:
-    """The shape in which a row of so many numbers is written: one column after the other, each of a warp's lanes."""
-    return lanes(1), pl.next_power_of_2(pl.cdiv(count, lanes(1)))
-
-
-def _stacked(tiles: list[Array]) -> Array:
-    """Tiles along axes of two behind their own, as many as a power of two; warps exchange them at once."""
-    if len(tiles) == 1:
-        return tiles[0]
-    return jnp.stack([_stacked(tiles[::2]), _stacked(tiles[1::2])], axis=-1)
-
-
-def _by_after(mixture: Mixture, units: Arrays, by: Mixed, ways: Ways, turn: Turn) -> Array | None:
-    """The gradient by the weight behind a norm; none of it, where it is left to another."""
-    if mixture.after_D is None:
-        return None
-    if turn.leaves_after:
-        return jnp.zeros_like(mixture.after_D)
-    unit_of = dict(zip(_normed(ways), units, strict=True))
-    total = jnp.zeros(mixture.after_D.shape, jnp.float32)
-    for number, way in enumerate(ways):
-        if way.is_behind:
-            product = by.streams[number].astype(jnp.float32) * unit_of[number].astype(jnp.float32)
-            total = total + jnp.sum(product, axis=tuple(range(product.ndim - 1)))
-    return total.astype(mixture.after_D.dtype)
-
-
-def _call(
-    kernel: Callable[[Any, Any], None],
-    given: Any,
-    wanted: Any,
-    rows: Rows,
-    name: str,
-    *,
-    in_place: dict[int, int] | None = None,
-    is_interpreted: bool,
-) -> Any:
-    """What a kernel makes of all rows."""
-    return call_kernel(
-        lambda given, *made: kernel(given, type(wanted)(*made)),
-        (jax.tree.leaves(wanted)[0].shape[0],),
-        given,
-        wanted,
-        warps=rows.warps,
-        name=name,
-        is_interpreted=is_interpreted,
-        in_place=in_place,
-    )
-
-
-def _normed(ways: Ways) -> list[int]:
-    return [number for number, way in enumerate(ways) if way.is_normed]
-
-
-def _flat(weights_BSCM: Array) -> Array:
-    *rows, ways, states = weights_BSCM.shape
-    return weights_BSCM.astype(jnp.float32).reshape(math.prod(rows), ways * states)

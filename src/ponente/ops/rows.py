@@ -5,7 +5,7 @@ each are a warp's.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from ponente.ops.kernel_call import call_kernel
 from ponente.ops.prefetch import fetch_row
 
 _FAR_AHEAD, _MANY_WARPS_AHEAD = 32, 12  # a thread may have 255 registers, or 128
@@ -106,6 +107,26 @@ class Rows:
     def far_ahead(self) -> int:
         """So many arrays can be read ahead where few programs run."""
         return _FAR_AHEAD if self.warps <= 8 else _MANY_WARPS_AHEAD
+
+    def call(
+        self,
+        kernel: Callable[[Any, Any], None],
+        given: Any,
+        wanted: Any,
+        name: str,
+        in_place: dict[int, int] | None = None,
+    ) -> Any:
+        """What a kernel makes of all rows, `kernel(given, made)`; what is wanted has them first."""
+        return call_kernel(
+            lambda given, *made: kernel(given, type(wanted)(*made)),
+            (jax.tree.leaves(wanted)[0].shape[0],),
+            given,
+            wanted,
+            warps=self.warps,
+            name=name,
+            is_interpreted=self.is_interpreted,
+            in_place=in_place,
+        )
 
     def of(self, arrays: Any) -> Any:
         """Arrays in rows and parts; those of one row in parts alone."""

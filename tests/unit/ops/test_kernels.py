@@ -20,8 +20,9 @@ from ponente.ops.linear_kernel import has_kernel as has_product_kernel
 from ponente.ops.linear_kernel import products_of_few
 from ponente.ops.loss_kernel import log_normalizer
 from ponente.ops.mixing import ALONE, Mixed, Mixture, Turn, Way, mix, mix_for_good, mix_plain, together
+from ponente.ops.mixing_gradients_kernel import mixed_gradients
 from ponente.ops.mixing_kernel import has_kernel as has_mixing_kernel
-from ponente.ops.mixing_kernel import mixed, mixed_gradients
+from ponente.ops.mixing_kernel import mixed
 from ponente.ops.norm import Term, rms_norm, rms_norm_beside, rms_norm_twice_beside, with_term
 from ponente.ops.norm_kernel import has_kernel, rms_norm_gradients
 from ponente.ops.weighing import Network, Unweighed, gelu, weigh, weigh_and_mix, weigh_unnormed
@@ -298,8 +299,8 @@ def test_the_last_state_may_be_normed_where_it_is_mixed(
 
 def interpret_mixtures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ponente.ops.mixing.has_triton", lambda: True)
-    for name, kernel in (("mixed", mixed), ("mixed_gradients", mixed_gradients)):
-        monkeypatch.setattr(f"ponente.ops.mixing_kernel.{name}", partial(kernel, is_interpreted=True))
+    for name, kernel in (("mixing_kernel.mixed", mixed), ("mixing_gradients_kernel.mixed_gradients", mixed_gradients)):
+        monkeypatch.setattr(f"ponente.ops.{name}", partial(kernel, is_interpreted=True))
 
 
 @pytest.mark.parametrize("family", [MuddConfig, MuddPythiaConfig])

@@ -9,7 +9,7 @@ import pytest
 
 from ponente.ops import prefetch
 from ponente.ops.mixing import Debt, Mixed, Mixture, Way, together
-from ponente.ops.mixing_kernel import mixed_gradients
+from ponente.ops.mixing_gradients_kernel import mixed_gradients
 
 FETCHED, SUMMED_IN_LANES = "cp.async.bulk.prefetch.L2.global", "shfl.sync.bfly"
 TWO_PRODUCTS = "fma.rn.f32 $0, low, $3, $5"
