@@ -125,7 +125,8 @@ if __name__ == "__main__":
     try:
         curves = pair(flags)
     except UserError as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+        print(f"ponente: {error}", file=sys.stderr)
+        sys.exit(2)
     outcome = executor_main(steps=[curves], description=__doc__, argv=flags.executor)
     if outcome is not None and curves in outcome:
         for file in (PICTURE, TABLE):

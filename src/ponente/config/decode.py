@@ -8,6 +8,7 @@ member that can be made to fit, so that an int becomes text in `str | int`.
 
 import typing
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import draccus
@@ -120,14 +121,22 @@ class _Decoder:
         try:
             return cls(**values)
         except (UserError, ValueError) as error:
-            where = self._at(path) if path else "a configuration"
-            raise ConfigError(
-                Problem(
-                    found=f"{where} whose values do not go together: {error}",
-                    needed=f"values that {cls.__name__} accepts",
-                    remedy=f"change {'.'.join(path) or 'them'}",
-                )
-            ) from error
+            raise ConfigError(self._refusal(str(error), cls, values, path)) from error
+
+    def _refusal(self, text: str, cls: Any, values: dict[str, Any], path: Path) -> Problem:
+        """What a class says of its values, with their place: that of the key it begins with, or of all of them."""
+        told = Problem.told(text)
+        where = self._at(path) if path else "a configuration"
+        if told is None:
+            return Problem(
+                found=f"{where} whose values do not go together: {text}",
+                needed=f"values that {cls.__name__} accepts",
+                remedy=f"change {'.'.join(path) or 'them'}",
+            )
+        key, colon, rest = told.found.partition(": ")
+        if colon and key in values:
+            return replace(told, found=f"{self._at((*path, key))} = {rest}")
+        return replace(told, found=f"{where} with {told.found}")
 
     def _section(self, hint: Any, value: Any, path: Path) -> dict[str, Any]:
         """`value` as keys; `trainer:` with nothing below it has none."""

@@ -5,6 +5,7 @@ mistakes is not mended in five runs.
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from ponente.config.errors import UserError
 
 _LONGEST_LIST = 12  # known keys are listed whole up to this many
 _LONGEST_VALUE = 80
+_PARTS = re.compile(r"found (.+?); needed (.+)\. ([A-Z].+)\.", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,12 @@ class Problem:
     found: str
     needed: str
     remedy: str
+
+    @classmethod
+    def told(cls, text: str) -> "Problem | None":
+        """The problem that a text tells in its three parts; None: it has others."""
+        parts = _PARTS.fullmatch(text)
+        return None if parts is None else cls(found=parts[1], needed=parts[2], remedy=parts[3])
 
     def __str__(self) -> str:
         return f"found {self.found}; needed {self.needed}. {self.remedy[:1].upper()}{self.remedy[1:]}."

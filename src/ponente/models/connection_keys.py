@@ -59,6 +59,11 @@ class ConnectedConfig:
         for key in ("mudd_dilation", "mudd_period"):
             if getattr(self, key) < 1:
                 raise RefusedError(f"found {key}: {getattr(self, key)}; needed 1 (every one) or more. Change it.")
+        if self.dense_conn and self.mudd_dilation > self.num_layers:
+            raise RefusedError(
+                f"found mudd_dilation: {self.mudd_dilation}; needed {self.num_layers} or less, as there are layers: no "
+                "state but the last would be mixed. Change it, or set dense_conn: false."
+            )
         if self.dense_conn and not (self.mudd_static or self.mudd_dynamic):
             raise RefusedError(
                 "found mudd_static: false and mudd_dynamic: false; needed one of them, for weights that learn. Set "
@@ -82,9 +87,10 @@ class ConnectedConfig:
     def _check_ways(self) -> None:
         given = self.dynamic_dense_type
         if given != _SINGLE and (not given or given != "".join(way for way in _WAYS if way in given)):
+            meant = "".join(way for way in _WAYS if way in given)
             raise RefusedError(
                 f"found dynamic_dense_type: {given!r}; needed some of the ways {_WAYS}, in this order, or {_SINGLE} "
-                "for one mixture that all ways take. Change it."
+                f"for one mixture that all ways take. Write {meant or _WAYS} if that is what you mean."
             )
 
     @property

@@ -3,10 +3,17 @@
 In: what a run knows of itself. Out: Markdown with a YAML header.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
+
+_OF_ITS_OWN = """transformers does not know models of this kind: their code is in {files} and has to be allowed.
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +31,8 @@ class ModelCard:
     base_model: str | None = None  # a hub name, where training began from one
     tags: Sequence[str] = ()
 
-    def markdown(self) -> str:
-        """The whole file."""
+    def markdown(self, code: Collection[str] = ()) -> str:
+        """The whole file; `code` names the files that transformers must run, for it does not know such models."""
         header = {
             "library_name": "transformers",
             "pipeline_tag": "text-generation",
@@ -46,6 +53,8 @@ class ModelCard:
         lines += [f"# {self.name}", "", "Trained with Ponente.", ""]
         told = [f"| {key} | {_cell(value)} |" for key, value in rows.items() if value is not None]
         lines += ["| | |", "|---|---|", *told, ""] if told else []
+        if code:
+            lines += [_OF_ITS_OWN.format(files=", ".join(code)), ""]
         return "\n".join(lines)
 
 

@@ -71,7 +71,7 @@ def save_hf_model(
     code = config.hf_code()
     files = _tokenizer_files(tokenizer_files, code) | {
         **code,
-        CARD: (card if isinstance(card, str) else card.markdown()).encode(),
+        CARD: (card if isinstance(card, str) else card.markdown(code)).encode(),
         GENERATION_CONFIG: _json(ids),
     }
     if len(shards) > 1:

@@ -404,7 +404,9 @@ class Strict:
     size: int = 0
 
     def __post_init__(self) -> None:
-        raise RefusedError("found size 0; needed more. Set size.")
+        if self.size:
+            raise RefusedError(f"found size: {self.size}; needed 0. Remove it.")
+        raise RefusedError("found size 0; needed more, such as 1.5. Set size.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,7 +416,8 @@ class Broken:
 
 
 def test_a_refusal_is_the_users_matter_and_a_defect_is_not() -> None:
-    assert "a configuration whose values do not go together: found size 0" in error_of({}, Strict)
+    assert error_of({}, Strict) == "found a configuration with size 0; needed more, such as 1.5. Set size."
+    assert error_of({"size": 2}, Strict) == "found size (c.yaml:3) = 2; needed 0. Remove it."
     with pytest.raises(TypeError, match="a defect"):
         decode(Broken, Tree.of({}))
 

@@ -19,6 +19,7 @@ from model_variants import VARIANTS, VOCABULARY
 from ponente.config.errors import RefusedError
 from ponente.models.families import lm_config_from_hf, lm_families
 from ponente.models.gpt_neox import GptNeoxConfig
+from ponente.models.hf_card import ModelCard
 from ponente.models.hf_connections import CODE, connected_code
 from ponente.models.hf_export import save_hf_model
 from ponente.models.hf_folder import open_hf_model
@@ -65,7 +66,7 @@ both = pytest.mark.parametrize("kind", CONNECTED)
 
 
 def saved(place: Path, config: LmConfig, model: Any) -> dict[str, Any]:
-    save_hf_model(str(place), model, config, vocab_size=VOCABULARY, tokenizer_files={}, card="")
+    save_hf_model(str(place), model, config, vocab_size=VOCABULARY, tokenizer_files={}, card=ModelCard(name="m"))
     stored: dict[str, Any] = json.loads((place / "config.json").read_text())
     return stored
 
@@ -85,6 +86,7 @@ def test_the_code_goes_along_and_config_json_names_classes_of_it(tmp_path: Path,
         assert f"{module}.py" == CODE and name in classes
     assert stored["architectures"] == [stored["auto_map"]["AutoModelForCausalLM"].partition(".")[2]]
     assert stored["model_type"] == kind
+    assert CODE in (card := (tmp_path / "m" / "README.md").read_text()) and "trust_remote_code=True" in card
 
 
 @pytest.mark.parametrize(("kind", "key"), KEYS)

@@ -114,6 +114,7 @@ def test_mlps_that_grow_with_depth_have_the_paper_s_widths() -> None:
         ),
         ({"dynamic_dense_hidden_expand": (0, 4)}, r"\[0, 4\]; needed 2 numbers, .* all 1 or more"),
         ({"mudd_dilation": 0}, "found mudd_dilation: 0; needed 1"),
+        ({"mudd_dilation": 100}, "found mudd_dilation: 100; needed .* or less"),
         ({"mudd_period": 0}, "found mudd_period: 0; needed 1"),
         (
             {"mudd_static": False, "mudd_dynamic": False},
