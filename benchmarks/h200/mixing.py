@@ -24,17 +24,11 @@ import jax.numpy as jnp
 from traced import traced
 
 from ponente.ops import mixing_gradients_kernel, mixing_kernel
-from ponente.ops.mixing import ALONE, Debt, Mixed, Mixture, RowNorm, Turn, Way
+from ponente.ops.mixing import ALONE, Debt, Mixed, Mixture, RowNorm, Way, together
 
 WAYS = (*[Way(has_base=True, is_normed=True)] * 3, Way(is_normed=True, is_behind=True))  # of 20 layers and more
-KINDS = {
-    "sums": None,
-    "alone": ALONE,
-    "owing": Turn(own=1),
-    "owing 2": Turn(own=2),
-    "taking": Turn(owed=(len(WAYS),)),
-    "taking 2": Turn(owed=(len(WAYS),) * 2),
-}
+TWO, THREE = (together([len(WAYS)] * count, ends=False) for count in (2, 3))
+KINDS = {"sums": None, "alone": ALONE, "owing": TWO[1], "owing 2": THREE[2], "taking": TWO[0], "taking 2": THREE[0]}
 RUNS = 5
 
 

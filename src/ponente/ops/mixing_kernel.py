@@ -35,7 +35,6 @@ class HalfWeighed(NamedTuple):
     states: Arrays
     base_BSD: Array | None
     after_D: Array | None
-    norm: None = None
 
 
 class Streams(NamedTuple):
@@ -107,7 +106,7 @@ def mixed(
         _write_streams(given, made, made.weights, reader, rows, ways, epsilon)
 
     weights = flat_weights(mixture.weights_BSCM) if isinstance(mixture, Mixture) else mixture.inside
-    states, norm = mixture.states, mixture.norm
+    states, norm = mixture.states, mixture.norm if isinstance(mixture, Mixture) else None
     if norm is not None:
         states, norm = states[:-1], RowNorm(norm.scale_BS1.reshape(-1), rows.of(norm.weight_D))
     beside = mixture.base_BSD, mixture.after_D, norms or (None,) * len(ways)
