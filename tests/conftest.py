@@ -54,7 +54,7 @@ def _put_whole(cache: Any, key: str, value: bytes) -> None:
     """Keeps a program in JAX's cache; JAX itself writes where another process may be reading."""
     private = cache.path / f"{key}-{os.getpid()}-{threading.get_ident()}"
     private.write_bytes(value)
-    private.rename(cache.path / f"{key}-cache")
+    os.replace(private, cache.path / f"{key}-cache")  # its own paths, where etils is installed, replace nothing
 
 
 @pytest.fixture(scope="session")

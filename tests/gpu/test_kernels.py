@@ -27,8 +27,10 @@ from ponente.ops.weighing import Network, Unweighed, Weighed, gelu, weigh, weigh
 from ponente.ops.weighing_kernel import has_kernel as has_weighing_kernel
 
 ROUNDING = 0.01
+BETWEEN = 2**-7  # two numbers of 16 bits that follow each other, of numbers of their size
 ROWS, LENGTH, SIZE = 4, 256, 64
 NORMED, BESIDE, BEHIND = Way(is_normed=True), Way(has_base=True, is_normed=True), Way(is_normed=True, is_behind=True)
+WAYS = (Way(),), (NORMED,) * 3 + (Way(),), (BESIDE,) * 3 + (BEHIND,), (Way(has_base=True),)
 
 
 def assert_near(found: jax.Array, expected: jax.Array) -> None:
@@ -44,6 +46,12 @@ def far(found: jax.Array, expected: jax.Array) -> float:
     """The mean distance, against the mean of what is expected."""
     found, expected = (np.asarray(array, np.float64) for array in (found, expected))
     return float(np.abs(found - expected).mean() / np.abs(expected).mean())
+
+
+def farthest(found: jax.Array, expected: jax.Array) -> float:
+    """The largest distance, against the largest of what is expected."""
+    found, expected = (np.asarray(array, np.float64) for array in (found, expected))
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
 def value_and_gradients(function: Callable[..., jax.Array], *arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -192,7 +200,7 @@ def test_a_few_tokens_are_weighed_and_mixed_as_by_the_plain_network(
 
     exact = plainly(*jax.tree.map(lambda one: one.astype(jnp.float32), (mixture, network, norms)))
     for one, other in zip([last, *streams], exact, strict=True):
-        assert far(one, other) <= 2**-7  # what is between two numbers of 16 bits
+        assert far(one, other) <= BETWEEN
 
 
 @pytest.mark.parametrize("rows", [1, 5, 16])
@@ -251,21 +259,25 @@ def test_a_norm_beside_its_input_makes_the_gradient_of_its_term(shape: tuple[int
         assert_near(one, other)
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 3])
-@pytest.mark.parametrize("ways", [(Way(),), (NORMED,) * 3 + (Way(),), (BESIDE,) * 3 + (BEHIND,), (Way(has_base=True),)])
 @pytest.mark.parametrize(
-    ("shape", "count"),
-    [
-        ((3, 5, 40), 4),
-        ((4, 64, 512), 3),
-        ((3, 7, 1000), 5),
-        ((2, 64, 1024), 13),
-        ((2, 32, 2048), 24),
-        ((2, 16, 2560), 33),
+    ("shape", "count", "at_once", "ways"),
+    [  # each shape with each number of mixtures, and these with all ways
+        (*shape, at_once, WAYS[(place + at_once) % len(WAYS)])
+        for place, shape in enumerate(
+            [
+                ((3, 5, 40), 4),
+                ((4, 64, 512), 3),
+                ((3, 7, 1000), 5),
+                ((2, 64, 1024), 13),
+                ((2, 32, 2048), 24),
+                ((2, 16, 2560), 33),
+            ]
+        )
+        for at_once in (1, 2, 3)
     ],
 )
 def test_mixtures_and_their_gradients_are_those_of_the_formula(
-    ways: tuple[Way, ...], shape: tuple[int, ...], count: int, at_once: int
+    shape: tuple[int, ...], count: int, at_once: int, ways: tuple[Way, ...]
 ) -> None:
     """Of some in a row, as in a model: each has one state more than the last, and may leave gradients to the first."""
     has_base, has_after = any(way.has_base or way.is_behind for way in ways), BEHIND in ways
@@ -295,10 +307,11 @@ def test_mixtures_and_their_gradients_are_those_of_the_formula(
     exact = (one.astype(jnp.float32) for one in (states, base, after))
     expected = value_and_gradients(each(plain), weights, *exact)
     for one, other in zip(found[: 3 + has_base + has_after], expected, strict=False):
-        assert_near(one, other)
+        assert far(one, other) <= BETWEEN
+        assert farthest(one, other) <= ROUNDING
 
 
-@pytest.mark.parametrize(("width", "earlier"), [(512, 3), (1000, 0), (2048, 23)])
+@pytest.mark.parametrize(("width", "earlier"), [(512, 3), (1000, 6), (2048, 23)])
 def test_the_last_state_may_be_normed_where_it_is_mixed(width: int, earlier: int) -> None:
     ways, inner, states = (BESIDE,) * 3 + (BEHIND,), 128, normal(0, earlier + 1, 4, 32, width)
     norm, after = 1 + normal(1, width, scale=0.1), normal(2, width)
@@ -319,9 +332,11 @@ def test_the_last_state_may_be_normed_where_it_is_mixed(width: int, earlier: int
 
     given = states, norm, w_in, w_out, after
     found = value_and_gradients(each(weigh_unnormed, mix), *given)
-    expected = value_and_gradients(each(weigh, plain), *(one.astype(jnp.float32) for one in given))
-    for one, other in zip(found, expected, strict=True):
-        assert_near(one, other)
+    with jax.default_matmul_precision("highest"):
+        expected = value_and_gradients(each(weigh, plain), *(one.astype(jnp.float32) for one in given))
+    for one, other in zip(found, expected, strict=True):  # rounded on the way into the network, and out of it
+        assert far(one, other) <= ROUNDING
+        assert farthest(one, other) <= 2 * ROUNDING
 
 
 @pytest.mark.parametrize(("vocabulary", "columns"), [(4096, 4096), (5003, 5003), (50_257, 50_304), (128_256, 128_256)])
