@@ -32,7 +32,7 @@ unit: $(VENV)/.dev  ## every test but soak
 	@$(PY) -m pytest -n 3 --dist worksteal  # on two cores: tests of faults wait more than they compute
 
 test-gpu: $(VENV)/.dev  ## what needs a GPU: kernels against plain formulas, deterministic resume, short trainings
-	@JAX_PLATFORMS=cuda,cpu XLA_PYTHON_CLIENT_PREALLOCATE=false $(PY) -m pytest -n 4 tests/gpu  # compiling takes longest
+	@JAX_PLATFORMS=cuda,cpu XLA_PYTHON_CLIENT_PREALLOCATE=false $(PY) -m pytest -n 8 tests/gpu  # compiling takes longest
 
 soak: $(VENV)/.soak  ## long fault runs; rewrites docs/soak.md
 	@$(PY) tests/faults/soak.py

@@ -82,7 +82,7 @@ def test_a_step_on_a_mesh_of_one_is_that_without_a_mesh(has_fp8: bool, checkpoin
 
 @pytest.mark.parametrize("family", [MuddConfig, MuddPythiaConfig])
 @pytest.mark.parametrize("has_norms", [False, True])
-def test_a_step_with_kernels_of_mixtures_is_that_without(
+def test_a_step_with_kernels_of_mixtures_in_16_bits_is_near_one_without_in_32(
     family: Any, has_norms: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = family(
@@ -98,14 +98,17 @@ def test_a_step_with_kernels_of_mixtures_is_that_without(
     found = step(SETTINGS, model, given)
     lowered = TrainStep(SETTINGS).lower(found[0], jax.device_put(given)).as_text()
     assert "mixed_gradients_8" in lowered
-    monkeypatch.setattr("ponente.ops.mixing.has_triton", lambda: False)
-    expected = step(SETTINGS, model, given)
+    for op in ("mixing", "norm", "weighing"):
+        monkeypatch.setattr(f"ponente.ops.{op}.has_triton", lambda: False)
+    with jax.default_matmul_precision("highest"):
+        expected = step(replace(SETTINGS, precision=Precision.of("f32")), model, given)
     np.testing.assert_allclose(float(found[1].loss), float(expected[1].loss), rtol=1e-3)
-    exact = named_arrays(expected[0].optimizer)
-    whole = np.sqrt(sum(float(np.sum(np.square(np.asarray(array, np.float64)))) for array in exact.values()))
-    for name, array in named_arrays(found[0].optimizer).items():
-        error = np.linalg.norm(np.asarray(array, np.float64) - np.asarray(exact[name], np.float64))
-        assert error <= 0.05 * np.linalg.norm(np.asarray(exact[name], np.float64)) + 1e-4 * whole, name
+    exact = {name: np.asarray(array, np.float64) for name, array in named_arrays(expected[0].optimizer).items()}
+    errors = {name: array - exact[name] for name, array in named_arrays(found[0].optimizer).items()}
+    whole, error = (np.linalg.norm([np.linalg.norm(one) for one in each.values()]) for each in (exact, errors))
+    assert error <= 0.03 * whole
+    for name, one in errors.items():
+        assert np.linalg.norm(one) <= 0.1 * np.linalg.norm(exact[name]) + 1e-4 * whole, name
 
 
 @pytest.mark.parametrize("family", [MuddConfig, MuddPythiaConfig])
