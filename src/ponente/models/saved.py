@@ -12,20 +12,21 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ponente.config.decode import decode
-from ponente.config.errors import UserError
+from ponente.config.errors import RefusedError, UserError
 from ponente.config.tree import Tree
 from ponente.models.families import lm_config_from_hf, lm_families
-from ponente.models.hf_folder import open_hf_model
+from ponente.models.hf_folder import CONFIG, open_hf_model
 from ponente.models.hf_import import load_hf_weights
 from ponente.models.lm import LanguageModel, LmConfig
 from ponente.models.parameters import abstract, path_name
 from ponente.models.vocabulary import padded
-from ponente.store.checkpoint import CheckpointMetadata, load, newest
+from ponente.store.checkpoint import CheckpointMetadata, load, newest, runs_in
 from ponente.store.checkpoint.record import find_metadata
 from ponente.store.paths import absolute, join, parent
 from ponente.store.volume import volume_of
 
 TOKENIZER = "tokenizer"  # the folder beside a run's checkpoints
+_TOLD = 8  # runs that a message names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,14 +53,25 @@ def load_saved_model(place: str, dtype: DTypeLike | None = None) -> SavedModel:
 
 
 def checkpoint_in(place: str) -> str | None:
-    """The checkpoint that a place is, or the newest one in it; None where there is none."""
+    """The checkpoint that a place is, or the newest one in it; None where there is none.
+
+    A folder of several runs is refused: which of them is meant, nobody knows.
+    """
     if "@" in place and "://" not in place:
         return None
     folder = absolute(place)
     try:
-        return folder if find_metadata(folder) is not None else newest(folder)
+        found = folder if find_metadata(folder) is not None else newest(folder)
+        runs = [] if found or CONFIG in volume_of(folder).names(folder) else runs_in(folder)
     except UserError:  # a place that holds no checkpoints, such as a URL that is only read
         return None
+    if runs:
+        more = f" and {len(runs) - _TOLD} more" if len(runs) > _TOLD else ""
+        raise RefusedError(
+            f"found {place}, which holds checkpoints of {', '.join(runs[:_TOLD])}{more}; needed a checkpoint, or the "
+            f"folder of one run. Give {place.rstrip('/')}/{runs[0]}"
+        )
+    return found
 
 
 def _from_checkpoint(path: str, dtype: DTypeLike | None) -> SavedModel:

@@ -425,6 +425,16 @@ def test_checkpoints_to_begin_from_that_are_not_there_are_told_before_caches_are
     assert not cache.exists()
 
 
+def test_a_folder_of_runs_is_refused_with_their_names(site: Site) -> None:
+    site.train(run="first")
+    runs = str(site.folder / "checkpoints")
+    told = rf"found {runs}, which holds checkpoints of first; needed .*one run. Give {runs}/first$"
+    with pytest.raises(RefusedError, match=told):
+        site.train("--trainer.initialize_from", runs, run="onward")
+    with pytest.raises(RefusedError, match=told):
+        load_saved_model(runs)
+
+
 def test_an_optimizer_is_not_changed_in_the_middle_of_a_run(site: Site) -> None:
     site.train()
     flags = ("--optimizer.type", "lion", "--trainer.num_train_steps", "5")

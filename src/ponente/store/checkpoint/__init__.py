@@ -9,7 +9,14 @@ from ponente.store.checkpoint.record import (
     read_metadata,
     step_path,
 )
-from ponente.store.checkpoint.run_folder import FolderHold, newest, remove, remove_leftovers, whole_checkpoints
+from ponente.store.checkpoint.run_folder import (
+    FolderHold,
+    newest,
+    remove,
+    remove_leftovers,
+    runs_in,
+    whole_checkpoints,
+)
 from ponente.store.checkpoint.snapshot import Staging
 from ponente.store.checkpoint.writer import PendingSave, Writers, begin_save
 
@@ -29,6 +36,7 @@ __all__ = [
     "read_metadata",
     "remove",
     "remove_leftovers",
+    "runs_in",
     "step_path",
     "whole_checkpoints",
 ]

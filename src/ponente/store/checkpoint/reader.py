@@ -82,7 +82,9 @@ def _check(path: str, metadata: CheckpointMetadata, targets: Mapping[str, Target
     if other:
         found.append(f"with another shape or type of {_listed(other)}")
     remedy = (
-        "" if other else ", or set trainer.allow_partial_checkpoint: true to begin with fresh values where it has none"
+        ", or another trainer.id to begin anew"
+        if other
+        else ", or set trainer.allow_partial_checkpoint: true to begin with fresh values where it has none"
     )
     raise CheckpointError(
         f"found {path} {', and '.join(found)}; needed every array as this configuration makes it. "

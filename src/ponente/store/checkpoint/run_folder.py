@@ -32,6 +32,12 @@ def newest(folder: str) -> str | None:
     return None
 
 
+def runs_in(folder: str) -> list[str]:
+    """The names in a folder of those that hold whole checkpoints, as those of runs do."""
+    folder = absolute(folder)
+    return sorted(name for name in volume_of(folder).names(folder) if newest(join(folder, name)) is not None)
+
+
 def _steps(folder: str) -> list[int]:
     folder = absolute(folder)
     return [step for name in volume_of(folder).names(folder) if (step := step_of(name)) is not None]
