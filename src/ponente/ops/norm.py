@@ -34,8 +34,10 @@ def rms_norm_beside(x: Array, weight: Array | None, epsilon: float, term: Term |
     Args:
         term: of x; that kernel, which has the gradient by x at hand, makes the one by the term's weight too.
     """
-    (normed,), x = _normed_beside(x, weight, epsilon, 1, term)
-    return normed, x
+    if weight is not None and has_triton():
+        return _beside(x, weight, term, epsilon)
+    x = x if term is None else with_term(x, term)
+    return rms_norm(x, weight, epsilon), x
 
 
 @jax.custom_vjp
@@ -53,35 +55,20 @@ def _by_term(term: Term, by: Array) -> Term:
 with_term.defvjp(lambda x, term: (x, term), lambda term, by: (by, _by_term(term, by)))
 
 
-def rms_norm_twice_beside(x: Array, weight: Array | None, epsilon: float) -> tuple[Array, Array, Array]:
-    """The same for two who take what is normed: that kernel adds their gradients too."""
-    (one, other), x = _normed_beside(x, weight, epsilon, 2)
-    return one, other, x
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _beside(x: Array, weight: Array, term: Term | None, epsilon: float) -> tuple[Array, Array]:
+    return rms_norm(x, weight, epsilon), x
 
 
-def _normed_beside(
-    x: Array, weight: Array | None, epsilon: float, users: int, term: Term | None = None
-) -> tuple[tuple[Array, ...], Array]:
-    if weight is not None and has_triton():
-        return _beside(x, weight, term, epsilon, users)
-    x = x if term is None else with_term(x, term)
-    return (rms_norm(x, weight, epsilon),) * users, x
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _beside(x: Array, weight: Array, term: Term | None, epsilon: float, users: int) -> tuple[tuple[Array, ...], Array]:
-    return (rms_norm(x, weight, epsilon),) * users, x
-
-
-def _beside_forward(x: Array, weight: Array, term: Term | None, epsilon: float, users: int) -> tuple[Any, Any]:
-    return _beside(x, weight, term, epsilon, users), (x, weight, term)
+def _beside_forward(x: Array, weight: Array, term: Term | None, epsilon: float) -> tuple[Any, Any]:
+    return _beside(x, weight, term, epsilon), (x, weight, term)
 
 
 def _beside_backward(
-    epsilon: float, users: int, kept: tuple[Array, Array, Term | None], by: tuple[tuple[Array, ...], Array]
+    epsilon: float, kept: tuple[Array, Array, Term | None], by: tuple[Array, Array]
 ) -> tuple[Array, Array, Term | None]:
-    x, weight, term = kept
-    return gradients_beside(x, weight, *by, epsilon, term)
+    (x, weight, term), (by_normed, by_x) = kept, by
+    return gradients_beside(x, weight, (by_normed,), by_x, epsilon, term)
 
 
 _beside.defvjp(_beside_forward, _beside_backward)

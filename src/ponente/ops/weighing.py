@@ -19,7 +19,7 @@ from ponente.ops.gpu import has_triton
 from ponente.ops.kept import PRODUCT
 from ponente.ops.linear import input_gradient, linear, scaled, weight_gradient
 from ponente.ops.mixing import Arrays, Mixture, Norms, RowNorm, Ways, mix_for_good, takes_base
-from ponente.ops.norm import gradients_beside, rms_norm_twice_beside, rms_scale
+from ponente.ops.norm import gradients_beside, rms_norm_beside, rms_scale
 
 
 def gelu(x: Array) -> Array:
@@ -90,10 +90,10 @@ _product_behind_norm.defvjp(_product_forward, _product_backward)
 
 def weigh(x_BSD: Array, network: Network, activation: Activation, epsilon: float) -> Weighed:
     """The weights of all states, by the last of them."""
-    last_BSD = weighing_BSD = x_BSD
+    last_BSD = x_BSD
     if network.norm_D is not None:
-        last_BSD, weighing_BSD, x_BSD = rms_norm_twice_beside(x_BSD, network.norm_D, epsilon)
-    return Weighed(last_BSD, x_BSD, _weights(weighing_BSD, network, activation, epsilon))
+        last_BSD, x_BSD = rms_norm_beside(x_BSD, network.norm_D, epsilon)
+    return Weighed(last_BSD, x_BSD, _weights(last_BSD, network, activation, epsilon))
 
 
 class Unweighed(NamedTuple):
