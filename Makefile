@@ -18,6 +18,7 @@ quickstart: $(VENV)/.train  ## set up, then train a small model on Shakespeare a
 	@$(PY) experiments/tutorials/first_model.py
 
 setup: $(VENV)/.dev  ## set up everything (tokenizing, training, hub, tests) and run nothing
+	@echo "Ready: source $(VENV)/bin/activate, or call $(VENV)/bin/ponente"
 
 test: lint types unit  ## set up, then lint, types and every test but soak
 

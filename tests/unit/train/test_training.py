@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,6 +36,8 @@ from ponente.train.run import TrainResult
 from ponente.train.run_record import read_run_record
 from ponente.train.setup import set_up
 from ponente.train.signals import Preempted
+
+PAGE = Path(__file__).parents[3] / "docs" / "training.md"
 
 
 @dataclass
@@ -714,6 +717,18 @@ def test_a_checkpoint_is_evaluated_exported_and_written_with_by_command(site: Si
         ],
     )
     assert load_file(Path(by_run, "model.safetensors"))["lm_head.weight"].shape[0] == 300
+
+
+def test_logits_of_the_page_are_those_that_text_is_written_by(site: Site) -> None:
+    place = site.train().checkpoint
+    (code,) = re.findall(r"## A saved model in Python\n\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code.replace("checkpoints/NAME", place), names)
+    likeliest = int(names["logits_BSV"][0, -1].argmax())
+    assert names["logits_BSV"].shape == (1, len(names["ids"]), names["saved"].vocab_size)
+    greedy = SamplingConfig(max_new_tokens=1, temperature=0)
+    written = "".join(piece for _, piece in sample(place, ["ROMEO: what light"], greedy))
+    assert written == names["tokenizer"].decode([likeliest])
 
 
 def test_an_export_by_command_is_uploaded_where_it_is_told_to(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
