@@ -91,15 +91,15 @@ class Reference:
         if number % config.mudd_period and not is_last:
             return taken
         of = self.part(f"connections.{number - 1}.")
-        sources, generator = list(states), rms_norm(last, config.layer_norm_epsilon)
+        names = ["norm_state_D", *(f"connections.{before}.norm_state_D" for before in range(number))]
+        chosen, names = (list(every)[:: -config.mudd_dilation][::-1] for every in (states, names))
+        generator = rms_norm(last, config.layer_norm_epsilon)
         if config.mudd_prenorm:
-            names = ["norm_state_D", *(f"connections.{before}.norm_state_D" for before in range(number))]
-            sources = [
+            chosen = [
                 rms_norm(one, config.layer_norm_epsilon, self.weights[name])
-                for one, name in zip(states, names, strict=True)
+                for one, name in zip(chosen, names, strict=True)
             ]
-            generator = sources[-1]
-        chosen = sources[::-1][:: config.mudd_dilation][::-1]
+            generator = chosen[-1]
         made_TCn = np.einsum("tk,kcn->tcn", gelu(generator @ of["w_in_DI"]), of["w_out_ICM"]) + of["static_CM"]
         mixtures = np.einsum("tcn,ntd->ctd", made_TCn, np.stack(chosen))
         if config.mudd_postnorm:

@@ -147,6 +147,10 @@ class ConnectedConfig:
             return ()
         return tuple(range(number % self.mudd_dilation, number + 1, self.mudd_dilation))
 
+    def is_mixed(self, number: int) -> bool:
+        """Whether the state behind so many layers is mixed, there or behind a later one."""
+        return any(number in self.sources(later) for later in range(max(1, number), self.num_layers + 1))
+
     def turn(self, number: int) -> Turn:
         """Of the mixture behind so many layers, among all."""
         group = self._group(number)

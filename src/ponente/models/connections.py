@@ -45,8 +45,7 @@ class Connection(eqx.Module):
     @classmethod
     def of(cls, config: ConnectedConfig, number: int) -> "Connection":
         """Behind so many layers."""
-        is_mixed = number < config.num_layers or config.mixes_residuals  # here, or behind a later layer
-        norm: Any = Parameter({"embed": config.hidden_dim}, mean=1.0) if config.has_prenorm and is_mixed else None
+        norm = norm_of_state(config, number)
         if not config.sources(number):
             return cls(norm, None, None, None, None)
         width, inner = {"embed": config.hidden_dim}, {"inner": config.inner_width(number)}
@@ -220,9 +219,9 @@ def connections_of(config: ConnectedConfig) -> tuple[Connection, ...]:
     return tuple(Connection.of(config, number) for number in range(1, config.num_layers + 1))
 
 
-def norm_of_embedding(config: ConnectedConfig) -> Any:
-    """The weight of the norm of the embedding as a state, if it has one."""
-    return Parameter({"embed": config.hidden_dim}, mean=1.0) if config.has_prenorm else None
+def norm_of_state(config: ConnectedConfig, number: int) -> Any:
+    """The weight of the norm of the state behind so many layers, if it has one; 0: of the embedding."""
+    return Parameter({"embed": config.hidden_dim}, mean=1.0) if config.has_prenorm and config.is_mixed(number) else None
 
 
 class ConnectedDecoder(Decoder):

@@ -19,7 +19,7 @@ from ponente.models.connections import (
     Mixer,
     States,
     connections_of,
-    norm_of_embedding,
+    norm_of_state,
 )
 from ponente.models.hf_connections import (
     connected_code,
@@ -209,7 +209,7 @@ class Mudd(ConnectedDecoder):
         return cls(
             embed_VD=embed,
             norm_embed_D=norm if config.input_embedding_norm else None,
-            norm_state_D=norm_of_embedding(config),
+            norm_state_D=norm_of_state(config, 0),
             blocks=stacked(Block.of(config), config.num_layers),
             mlps=tuple(Mlp.of(config, inner) for inner in config.mlp_widths) if config.dynamic_mlp_dim else None,
             connections=connections_of(config),

@@ -19,7 +19,7 @@ from ponente.models.connections import (
     Mixer,
     States,
     connections_of,
-    norm_of_embedding,
+    norm_of_state,
 )
 from ponente.models.gpt_neox import Attention, GptNeox, GptNeoxConfig, Mlp, Pass
 from ponente.models.hf_connections import (
@@ -194,7 +194,7 @@ class MuddPythia(ConnectedDecoder):
         mlps = tuple(Mlp.of(width=config.hidden_dim, inner_width=inner, std=std) for inner in config.mlp_widths)
         return cls(
             embed_VD=embed,
-            norm_state_D=norm_of_embedding(config),
+            norm_state_D=norm_of_state(config, 0),
             blocks=stacked(Block.of(config), config.num_layers),
             mlps=mlps if config.dynamic_mlp_dim else None,
             connections=connections_of(config),

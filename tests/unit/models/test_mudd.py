@@ -159,6 +159,9 @@ def test_what_is_left_out_has_no_weights() -> None:
     for ways, last_is_mixed in (("qkv", False), ("km", True), ("l", True)):
         normed = replace(MUDD, **NORMS, dynamic_dense_type=ways).parameters(VOCABULARY).connections
         assert [one.norm_state_D is not None for one in normed] == [True, last_is_mixed]
+    sparse = replace(MUDD, **NORMS, num_layers=4, mudd_period=2, mudd_dilation=2).parameters(VOCABULARY)
+    normed = sparse.norm_state_D, *(one.norm_state_D for one in sparse.connections)
+    assert [norm is not None for norm in normed] == [True, False, True, False, True]  # those that are mixed
 
 
 def test_inner_widths_are_those_of_the_release() -> None:

@@ -96,6 +96,11 @@ class ConnectedConfig(PreTrainedConfig):
             return range(0)
         return range(number % self.mudd_dilation, number + 1, self.mudd_dilation)
 
+    def has_norm(self, number: int) -> bool:
+        """Whether the state behind so many layers is normed, for it is mixed there or behind a later one."""
+        mixing = range(max(1, number), self.num_hidden_layers + 1)
+        return self.mudd_prenorm and any(number in self.sources(later) for later in mixing)
+
     def inner_width(self, number: int) -> int:
         """Of the network that weighs states behind so many layers."""
         expand = self.dynamic_dense_hidden_expand
@@ -340,8 +345,7 @@ class Connection(GradientCheckpointingLayer):
         self.ways, self.sources = config.ways(number), config.sources(number)
         self.sums = len(self.ways), len(self.sources)
         self.activation = ACT2FN[config.dynamic_dense_act_cls]
-        is_mixed = number < config.num_hidden_layers or config.mixes_residuals
-        self.norm_state = MuddRMSNorm(width, config.epsilon) if config.mudd_prenorm and is_mixed else None
+        self.norm_state = MuddRMSNorm(width, config.epsilon) if config.has_norm(number) else None
         has_dynamic, has_static = self.sources and config.mudd_dynamic, self.sources and config.mudd_static
         inner = config.inner_width(number)
         self.w_in = nn.Linear(width, inner, bias=False) if has_dynamic else None
@@ -425,7 +429,7 @@ class ConnectedModel(ConnectedPreTrainedModel):
         count, norm = config.num_hidden_layers, self.layer_class.norm
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.embed_norm = norm(config) if config.input_embedding_norm else nn.Identity()
-        self.norm_state = MuddRMSNorm(config.hidden_size, config.epsilon) if config.mudd_prenorm else nn.Identity()
+        self.norm_state = MuddRMSNorm(config.hidden_size, config.epsilon) if config.has_norm(0) else nn.Identity()
         self.layers = nn.ModuleList([self.layer_class(config, layer) for layer in range(count)])
         self.connections = nn.ModuleList([Connection(config, number) for number in range(1, count + 1)])
         self.norm = norm(config)
