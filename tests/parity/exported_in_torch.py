@@ -45,6 +45,9 @@ def check_exported(name: str, folder: Path) -> dict[str, float]:
     _check_generate(model)
     _check_padding(model)
     _check_training(_load(folder / "ours"))
+    _check_autocast(_load(folder / "ours"))
+    _check_first_values(type(model)(model.config))
+    _check_hidden_states(model)
     model.save_pretrained(folder / "theirs")
     assert (folder / "theirs" / CODE).read_bytes() == connected_code()[CODE]
     assert np.array_equal(_logits(_load(folder / "theirs")), _logits(model))
@@ -126,3 +129,49 @@ def _check_training(model: Any) -> None:
     assert {name for name, _ in model.named_parameters()} == set(gradients[0])
     for name, gradient in gradients[0].items():
         assert torch.allclose(gradient, gradients[1][name], atol=1e-6), name
+
+
+def _check_autocast(model: Any) -> None:
+    """Sums over states, and what weighs them, stay in float32; with 0 in the networks' way there is nothing else."""
+    kinds: list[torch.dtype] = []
+    for connection, states in _states(model):
+        if connection.w_in is not None:
+            connection.w_out.register_forward_hook(lambda _, __, made: kinds.append(made.dtype))
+            torch.nn.init.zeros_(connection.w_in.weight)
+        exact = connection(*states)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = connection(*states)
+        assert all(map(torch.equal, found, exact))
+    assert set(kinds) <= {torch.float32} and bool(kinds) == model.config.mudd_dynamic
+
+
+def _check_first_values(model: Any) -> None:
+    """At first the model is that without connections: all ways take the last state."""
+    for connection, (last, *earlier) in _states(model):
+        assert all(torch.equal(stream, last) for stream in connection(last, *earlier)[1:])
+        assert connection.w_in is None or 0.5 < connection.w_in.weight.std() * model.config.hidden_size**0.5 < 2
+        assert connection.norm_after is None or torch.all(connection.norm_after.weight == torch.tensor(1e-3))
+
+
+def _states(model: Any) -> list[tuple[Any, list[torch.Tensor]]]:
+    """Each connection, and random states for it, the last one first."""
+    states = torch.randn(len(model.model.connections) + 1, 2, 5, model.config.hidden_size)
+    return [
+        (connection, [states[number], *states[:number]])
+        for number, connection in enumerate(model.model.connections, start=1)
+    ]
+
+
+def _check_hidden_states(model: Any) -> None:
+    """They are given where asked for, by argument or config; weights of attention are refused."""
+    ids = torch.from_numpy(tokens())
+    assert model(ids).hidden_states is None
+    found = model(ids, output_hidden_states=True).hidden_states
+    assert len(found) == model.config.num_hidden_layers + 1
+    assert torch.equal(model.lm_head(found[-1]), model(ids).logits)
+    try:
+        model(ids, output_attentions=True)
+    except ValueError as error:
+        assert "needed false" in str(error)
+    else:
+        raise AssertionError("output_attentions was not refused")

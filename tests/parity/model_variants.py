@@ -116,6 +116,8 @@ _OF_OUR_CODE: dict[str, dict[str, Any]] = {
         **_MUDD_PYTHIA,
         "dynamic_dense_type": "l",
         "dynamic_dense_act_cls": "gelu_new",
+        "mudd_postnorm": True,
+        "mudd_static": False,
         "dynamic_dense_hidden_round": False,
         "tie_word_embeddings": True,
     },

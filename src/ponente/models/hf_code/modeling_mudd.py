@@ -7,6 +7,7 @@ B batch, S sequence, D width, C ways, M states.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import torch
@@ -22,8 +23,6 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.utils import can_return_tuple
-
-Streams = tuple[Tensor, Tensor, Tensor, Tensor]  # for queries, keys and values, and what is added to
 
 
 class ConnectedConfig(PreTrainedConfig):
@@ -152,14 +151,31 @@ def inverse_root_mean_square(x: Tensor, epsilon: float) -> Tensor:
 class MuddRMSNorm(nn.Module):
     """x divided by its root mean square, in float32, times the weight where there is one."""
 
-    def __init__(self, width: int, epsilon: float, *, has_weight: bool = True) -> None:
+    def __init__(self, width: int, epsilon: float, *, has_weight: bool = True, first: float = 1.0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width)) if has_weight else None
-        self.epsilon = epsilon
+        self.weight = nn.Parameter(torch.full((width,), first)) if has_weight else None
+        self.epsilon, self.first = epsilon, first
 
     def forward(self, x: Tensor) -> Tensor:
         exact = x.float() * inverse_root_mean_square(x, self.epsilon)
         return (exact if self.weight is None else exact * self.weight.float()).to(x.dtype)
+
+
+def in_float32(x: Tensor) -> AbstractContextManager[Any]:
+    """Where products of numbers in float32 stay so under autocast."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
+class InwardLinear(nn.Linear):
+    """The first product of a network that weighs."""
+
+
+class OutwardLinear(nn.Linear):
+    """The last product of a network that weighs, in float32; at first it gives 0."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        with in_float32(input):
+            return nn.functional.linear(input.float(), self.weight.float())
 
 
 class MuddRotaryEmbedding(nn.Module):
@@ -214,7 +230,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: ConnectedConfig, layer: int) -> None:
         super().__init__()
-        self.config, self.layer = config, layer
+        self.config, self.layer_idx = config, layer
         self.is_causal, self.scaling = True, config.head_dim**-0.5
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         heads, kv_heads = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
@@ -233,7 +249,7 @@ class Attention(nn.Module):
         query, key, value = (self._heads(projection(x)) for projection, x in projections)
         query, key = turned(self.q_norm(query), *turns), turned(self.k_norm(key), *turns)
         if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer)
+            key, value = past_key_values.update(key, value, self.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         mixed, _ = attend(self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs)
         return self.o_proj(mixed.flatten(2))
@@ -348,32 +364,33 @@ class Connection(GradientCheckpointingLayer):
         self.norm_state = MuddRMSNorm(width, config.epsilon) if config.has_norm(number) else None
         has_dynamic, has_static = self.sources and config.mudd_dynamic, self.sources and config.mudd_static
         inner = config.inner_width(number)
-        self.w_in = nn.Linear(width, inner, bias=False) if has_dynamic else None
-        self.w_out = nn.Linear(inner, self.sums[0] * self.sums[1], bias=False) if has_dynamic else None
+        self.w_in = InwardLinear(width, inner, bias=False) if has_dynamic else None
+        self.w_out = OutwardLinear(inner, self.sums[0] * self.sums[1], bias=False) if has_dynamic else None
         self.static = nn.Parameter(torch.zeros(self.sums)) if has_static else None
         has_after = self.sources and config.mudd_postnorm and config.mixes_residuals
-        self.norm_after = MuddRMSNorm(width, config.epsilon) if has_after else None
+        self.norm_after = MuddRMSNorm(width, config.epsilon, first=1e-3) if has_after else None
 
-    def state(self, x: Tensor) -> Tensor:
-        """What is mixed of a layer's output."""
-        return x if self.norm_state is None else self.norm_state(x)
-
-    def forward(self, x: Tensor, *states: Tensor) -> Streams:
-        """What the next layer takes.
+    def forward(self, x: Tensor, *earlier: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The last state as it may be mixed later, and what the next layer takes.
 
         Args:
             x: what the last layer gave.
-            states: of the embedding and all layers so far.
+            earlier: states of the embedding and the layers before it.
         """
+        state = x if self.norm_state is None else self.norm_state(x)
         if not self.sources:
-            return x, x, x, x
+            return state, x, x, x, x
+        states = *earlier, state
         chosen_BSMD = torch.stack([states[one] for one in self.sources], dim=2).float()
-        mixed_BSCD = self._weights(states[-1]) @ chosen_BSMD
+        weights_BSCM = self._weights(state)
+        with in_float32(x):
+            mixed_BSCD = weights_BSCM @ chosen_BSMD
         made = dict(zip(self.ways, mixed_BSCD.unbind(2), strict=True))
         if "l" in made:
-            return (self._residual(x, made["l"]),) * 4
+            single = self._residual(x, made["l"])
+            return state, single, single, single, single
         q, k, v = (self._stream(x, made[way]) if way in made else x for way in "qkv")
-        return q, k, v, self._residual(x, made["m"]) if "m" in made else x
+        return state, q, k, v, self._residual(x, made["m"]) if "m" in made else x
 
     def _weights(self, state: Tensor) -> Tensor:
         """Of the states for each way and token [B, S, C, M], in float32; a norm without weight comes after w_in."""
@@ -382,8 +399,7 @@ class Connection(GradientCheckpointingLayer):
             inner = self.w_in(state).float()
             if self.norm_state is None:
                 inner = inner * inverse_root_mean_square(state, self.epsilon)
-            active = self.activation(inner).to(state.dtype)
-            made = made + (active.float() @ self.w_out.weight.float().T).unflatten(-1, self.sums)
+            made = made + self.w_out(self.activation(inner).to(state.dtype)).unflatten(-1, self.sums)
         return made.expand(*state.shape[:-1], *self.sums)
 
     def _stream(self, x: Tensor, mixture: Tensor) -> Tensor:
@@ -404,19 +420,21 @@ class ConnectedPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
 
     def _init_weights(self, module: nn.Module) -> None:
-        """First values, with which the model is that without connections."""
+        """First values, with which the model is that without connections.
+
+        Each module begins by itself: transformers passes over modules that have no parameters of their own.
+        """
         super()._init_weights(module)
-        if not isinstance(module, Connection):
-            return
-        if module.w_in is not None and module.w_out is not None:
-            init.normal_(module.w_in.weight, std=module.w_in.in_features**-0.5)
-            init.zeros_(module.w_out.weight)
-        if module.static is not None:
+        if isinstance(module, InwardLinear):
+            init.normal_(module.weight, std=module.in_features**-0.5)
+        elif isinstance(module, OutwardLinear):
+            init.zeros_(module.weight)
+        elif isinstance(module, MuddRMSNorm) and module.weight is not None:
+            init.constant_(module.weight, module.first)
+        elif isinstance(module, Connection) and module.static is not None:
             first = torch.zeros(module.sums)
             first[:, -1] = 0.0 if module.adds_to_state else 1.0
             init.copy_(module.static, first)
-        if module.norm_after is not None:
-            init.constant_(module.norm_after.weight, 1e-3)
 
 
 class ConnectedModel(ConnectedPreTrainedModel):
@@ -447,10 +465,13 @@ class ConnectedModel(ConnectedPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("found input_ids and inputs_embeds both or neither; needed one of them. Give one.")
+        if output_attentions or (output_attentions is None and self.config.output_attentions):
+            raise ValueError("found output_attentions: true; needed false: weights of attention are not kept. Drop it.")
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if self.gradient_checkpointing and self.training:
@@ -464,8 +485,11 @@ class ConnectedModel(ConnectedPreTrainedModel):
             config=self.config, inputs_embeds=x, attention_mask=attention_mask, past_key_values=past_key_values,
             position_ids=position_ids,
         )  # fmt: skip
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         every = self._run(
             self.embed_norm(x),
+            keeps_every=output_hidden_states,
             turns=self.rotary_emb(x, position_ids),
             attention_mask=mask,
             past_key_values=past_key_values,
@@ -474,16 +498,17 @@ class ConnectedModel(ConnectedPreTrainedModel):
         hidden_states = tuple(every) if output_hidden_states else None
         return BaseModelOutputWithPast(every[-1], past_key_values=past_key_values, hidden_states=hidden_states)
 
-    def _run(self, x: Tensor, **kwargs: Any) -> list[Tensor]:
-        """The embedding, what each layer but the last gave, and what the model gives."""
-        every, states = [x], [self.norm_state(x)]
-        streams = x, x, x, x
+    def _run(self, x: Tensor, *, keeps_every: bool | None, **kwargs: Any) -> list[Tensor]:
+        """What the model gives; before it, where they are kept, the embedding and what each layer but the last gave."""
+        every, states = [], [self.norm_state(x)]
+        streams = [x, x, x, x]
         for layer, connection in zip(self.layers, self.connections, strict=True):
+            if keeps_every:
+                every.append(x)
             x = layer(*streams, **kwargs)
-            states.append(connection.state(x))
-            streams = connection(x, *states)
-            every.append(x)
-        return [*every[:-1], self.norm(streams[-1])]
+            state, *streams = connection(x, *states)
+            states.append(state)
+        return [*every, self.norm(streams[-1])]
 
 
 class MuddModel(ConnectedModel):
@@ -524,6 +549,7 @@ class ConnectedForCausalLM(ConnectedPreTrainedModel, GenerationMixin):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
@@ -535,6 +561,7 @@ class ConnectedForCausalLM(ConnectedPreTrainedModel, GenerationMixin):
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
             return_dict=True,
             **kwargs,
         )
