@@ -8,7 +8,8 @@ Expected: the MUDDFormer's losses below the baseline's: --small, about 5.1 and 5
        paper's perplexities of 10.8 and 11.7.
 
 The runs are those of config/mudd_medium.yaml and config/llama_medium.yaml. Any key of a training config is a flag here,
-for both (`--trainer.num_train_steps 500`, `--data.format.type text`); the other flags are the executor's.
+for both (`--trainer.num_train_steps 500`, `--data.format.type text`), but for the tracker, which is the local one; the
+other flags are the executor's.
 """
 
 import argparse
@@ -113,6 +114,8 @@ def tokens_of(config: TrainConfig) -> ExecutorStep:
             vocab_size=config.data.vocab_size,
             format=component.format,
             enforce_eos=config.data.enforce_eos,
+            chat_template=config.data.chat_template,
+            max_bad_records=config.data.max_bad_records,
         ),
     )
 

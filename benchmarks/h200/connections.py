@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))  # on a len
 
 VARIANTS: dict[str, dict[str, object]] = {
     "baseline": {"dense_conn": False},
-    "default": {},  # with norms around mixtures, from 20 layers on
+    "default": {"mudd_prenorm": True, "mudd_postnorm": True},  # from 20 layers on
     "plain": {"mudd_prenorm": False, "mudd_postnorm": False},
     "single": {"dynamic_dense_type": "l"},
     "static": {"dynamic_dense_type": "l", "mudd_dynamic": False},

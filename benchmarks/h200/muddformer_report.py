@@ -17,6 +17,7 @@ from pathlib import Path
 
 from muddformer import VARIANTS, VOCABULARY, Run, read_runs
 
+PAPER = {"baseline": 11.68, "static": 11.44, "dynamic": 11.09, "multiway": 10.83}  # perplexities after 7B tokens, 405M
 TRAIN, VALIDATION = "train/loss", "eval/loss"
 CONFIDENCE = 0.95
 ABOUT = {
@@ -170,8 +171,26 @@ def limits(runs: list[Run]) -> str:
     tokens, parameters = runs[0].losses[VALIDATION][-1][0], runs[0].parameters
     return (
         f"{tokens / parameters:.1f} tokens for each parameter are early training: the gains are of how fast a model "
-        "learns, and say little of models that have seen all they can use. The learning rate is the same in all "
-        "variants, chosen for none of them. Seeds change the data's order and the first weights; the text is one."
+        f"learns, and say little of models that have seen all they can use. {when(runs)} The learning rate and the "
+        "deviation of first weights are the same in all variants, chosen for none of them. Seeds change the data's "
+        "order and the first weights; the text is one. Models of fewer than 20 layers have no norms around mixtures; "
+        "larger ones do."
+    )
+
+
+def when(runs: list[Run]) -> str:
+    """How far variants were from the baseline early and late, and how far the paper's are."""
+    curves = mean_curves(shared_runs(runs), VALIDATION)
+    base = curves.pop("baseline")
+    (early, _), (late, _) = base[0], base[-1]
+    gaps = [
+        f"{name} {points[0][1] - base[0][1]:+.3f} and {points[-1][1] - base[-1][1]:+.3f} "
+        f"({math.log(PAPER[name] / PAPER['baseline']):+.3f})"
+        for name, points in curves.items()
+    ]
+    return (
+        f"Less than the baseline after {early:,.0f} tokens and after {late:,.0f} (in brackets after 7 billion, by "
+        f"perplexities of the paper's models of 405M parameters): {', '.join(gaps)}."
     )
 
 

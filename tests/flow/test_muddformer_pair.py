@@ -10,13 +10,17 @@ SCRIPT = Path(__file__).parents[2] / "experiments" / "muddformer_pair.py"
 MODELS = ["muddformer_pair/mudd_medium", "muddformer_pair/llama_medium"]
 
 
+def planned(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), "--dry_run", "--prefix", str(tmp_path), *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+
+
 def steps(tmp_path: Path, *flags: str) -> dict[str, str]:
     """The steps of the plan, by name, with their identities."""
-    command = [sys.executable, str(SCRIPT), "--dry_run", "--prefix", str(tmp_path), *flags]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    ended = planned(tmp_path, *flags)
     assert ended.returncode == 0, ended.stderr
-    planned = [line.split()[1] for line in ended.stdout.splitlines() if line.startswith("  run ")]
-    return {name: identity for name, _, identity in (one.rpartition("-") for one in planned)}
+    each = [line.split()[1] for line in ended.stdout.splitlines() if line.startswith("  run ")]
+    return {name: identity for name, _, identity in (one.rpartition("-") for one in each)}
 
 
 @pytest.mark.parametrize(
@@ -33,3 +37,15 @@ def test_both_models_are_trained_on_the_same_tokens_and_drawn(
     assert list(plain) == [*before, *MODELS, "muddformer_pair/curves"]
     longer = steps(tmp_path, *flags, "--trainer.num_train_steps", "7")
     assert [name for name in plain if plain[name] == longer[name]] == before
+
+
+def test_flags_that_configs_do_not_know_are_refused(tmp_path: Path) -> None:
+    ended = planned(tmp_path, "--small", "--trainer.train_steps", "3")
+    assert ended.returncode == 2
+    assert "num_train_steps" in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_tokens_are_made_with_the_keys_of_the_config(tmp_path: Path) -> None:
+    plain = steps(tmp_path, "--data.train_urls", "/text", "--data.format.type", "chat")
+    chat = steps(tmp_path, "--data.train_urls", "/text", "--data.format.type", "chat", "--data.chat_template", "hello")
+    assert plain["tokenized/muddformer_pair"] != chat["tokenized/muddformer_pair"]

@@ -103,7 +103,9 @@ def test_runs_of_several_files_become_a_page_with_pictures(
     files = [str(tmp_path / name) for name in ("one.jsonl", "two.jsonl", "page.md")]
     monkeypatch.setattr("sys.argv", ["report", *files[:2], "--out", files[2]])
     report.main()
-    assert "| dynamic less static | 3 | -0.2033 |" in Path(files[2]).read_text()
+    text = Path(files[2]).read_text()
+    assert "| dynamic less static | 3 | -0.2033 |" in text
+    assert "static -0.097 and -0.097 (-0.021), dynamic -0.300 and -0.300 (-0.052)." in text
     assert (tmp_path / "page.svg").read_text().count("<polyline") == 3
     assert "static: -0.097" in (tmp_path / "page_gains.svg").read_text()
 

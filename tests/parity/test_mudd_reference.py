@@ -32,6 +32,9 @@ MODELS: dict[str, LmConfig] = {
     "four ways, normed": MuddConfig(**SIZES | NORMS | TWO | {"gradient_checkpointing": True}),
     "one way": MuddConfig(**SIZES | TWO, dynamic_dense_type="l"),
     "two ways of every second, growing MLPs": MuddConfig(**SIZES | EVERY_SECOND, dynamic_dense_type="km"),
+    "norm behind alone": MuddConfig(**SIZES | TWO, mudd_postnorm=True, dynamic_dense_type="vm"),
+    "dynamic alone": MuddConfig(**SIZES | TWO, mudd_static=False, dynamic_dense_type="l"),
+    "static alone, normed before": MuddConfig(**SIZES | TWO, mudd_dynamic=False, mudd_prenorm=True),
     "Pythia": MuddPythiaConfig(**SIZES | TWO, rotary_pct=0.5),
 }
 Weights = dict[str, np.ndarray]
@@ -100,11 +103,15 @@ class Reference:
                 for one, name in zip(chosen, names, strict=True)
             ]
             generator = chosen[-1]
-        made_TCn = np.einsum("tk,kcn->tcn", gelu(generator @ of["w_in_DI"]), of["w_out_ICM"]) + of["static_CM"]
+        made_TCn = np.zeros((len(last), 1, len(chosen)))
+        if config.mudd_static:
+            made_TCn = made_TCn + of["static_CM"]
+        if config.mudd_dynamic:
+            made_TCn = made_TCn + np.einsum("tk,kcn->tcn", gelu(generator @ of["w_in_DI"]), of["w_out_ICM"])
         mixtures = np.einsum("tcn,ntd->ctd", made_TCn, np.stack(chosen))
         if config.mudd_postnorm:
             mixtures[-1] = rms_norm(mixtures[-1], config.layer_norm_epsilon, of["norm_after_D"])
-        if config.mudd_prenorm:
+        if config.mudd_prenorm or config.mudd_postnorm or not config.mudd_static:
             mixtures = last + mixtures
         if way_names == "l":
             return dict.fromkeys("qkvm", mixtures[0])

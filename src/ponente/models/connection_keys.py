@@ -23,7 +23,10 @@ _LEAVES_FROM = 4  # layers; fewer states' gradients cost less to add to than it 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectedConfig:
-    """Keys of connections, beside those of a family: its authors' release has them, and `mudd_…` are ours."""
+    """Keys of connections, beside those of a family.
+
+    The authors' release has them, but for ours: mudd_static, mudd_dynamic, mudd_dilation and mudd_period.
+    """
 
     divides_streams: ClassVar[bool] = True  # whether layers want streams divided by their root mean squares
 
@@ -39,9 +42,9 @@ class ConnectedConfig:
     dynamic_dense_fix_last_layer: bool = True  # behind the last layer there is one mixture, the residual's
     dynamic_dense_hidden_expand: tuple[int, ...] | None = None  # of each layer's inner width; None: 1, the last 4
     dynamic_dense_hidden_round: bool = True
-    mudd_prenorm: bool | None = None  # states are normed before they are mixed; None: from 20 layers on
-    mudd_postnorm: bool | None = None  # so is the residual's mixture, behind
-    mudd_static: bool = True  # weights have a part that is the same for all tokens
+    mudd_prenorm: bool | None = None  # states are normed, mixed, and added to the last one; None: from 20 layers on
+    mudd_postnorm: bool | None = None  # the residual's mixture is normed, and all are added to the last state
+    mudd_static: bool = True  # weights have a part that is the same for all tokens; without, mixtures are added as well
     mudd_dynamic: bool = True  # and one that is made of the token's state
     mudd_dilation: int = 1  # mixtures are made of each so-manieth state, counted back from the last
     mudd_period: int = 1  # and behind each so-manieth layer, and the last
@@ -59,10 +62,11 @@ class ConnectedConfig:
         for key in ("mudd_dilation", "mudd_period"):
             if getattr(self, key) < 1:
                 raise RefusedError(f"found {key}: {getattr(self, key)}; needed 1 (every one) or more. Change it.")
-        if self.dense_conn and self.mudd_dilation > self.num_layers:
+        if self.dense_conn and all(len(self.sources(number)) < 2 for number in range(1, self.num_layers + 1)):
             raise RefusedError(
-                f"found mudd_dilation: {self.mudd_dilation}; needed {self.num_layers} or less, as there are layers: no "
-                "state but the last would be mixed. Change it, or set dense_conn: false."
+                f"found mudd_dilation: {self.mudd_dilation}, mudd_period: {self.mudd_period} and dynamic_dense_type: "
+                f"{self.dynamic_dense_type!r} for {self.num_layers} layers, where no state but the last is mixed; "
+                "needed a mixture of two. Lower what is too large for so few layers, or set dense_conn: false."
             )
         if self.dense_conn and not (self.mudd_static or self.mudd_dynamic):
             raise RefusedError(
@@ -134,6 +138,11 @@ class ConnectedConfig:
             return (width,) * count
         shares = [layer / max(1, count - 1) + 0.5 for layer in range(count)]
         return tuple(max(1, round(width * share / _MLP_ROUND)) * _MLP_ROUND for share in shares)
+
+    @property
+    def mlp_growth(self) -> int:
+        """By how much the widths of all MLPs together are more than without `dynamic_mlp_dim`: what rounding makes."""
+        return sum(self.mlp_widths) - self.num_layers * self.intermediate_dim
 
     def ways(self, number: int) -> int:
         """How many mixtures there are behind so many layers."""

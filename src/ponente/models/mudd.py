@@ -93,7 +93,8 @@ class MuddConfig(LlamaConfig, ConnectedConfig):
         return connected_code() if self.dense_conn else super().hf_code()
 
     def flops_per_token(self, length: int, vocab_size: int) -> float:
-        return super().flops_per_token(length, vocab_size) + 6 * self.weighing_products()
+        added = self.weighing_products() + 3 * self.hidden_dim * self.mlp_growth
+        return super().flops_per_token(length, vocab_size) + 6 * added
 
     def activations(self) -> LayerActivations:
         made = super().activations()
@@ -183,7 +184,7 @@ class _Pass(Pass):
         return Pass(config=self.config, tokens=self.tokens, past=self.past, rotary=self.rotary)
 
     def behind_gate(self, gate: Array, up: Array, activation: Activation, weight: Array | Fp8Weight) -> Array:
-        """Most layers keep their streams instead of what is gated, which is larger and soon made again."""
+        """Half of the layers do not keep what is gated, which is large and soon made again."""
         return linear_of_gated(gate, up, activation, weight)
 
 

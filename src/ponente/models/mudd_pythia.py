@@ -71,7 +71,8 @@ class MuddPythiaConfig(GptNeoxConfig, ConnectedConfig):
         return connected_code() if self.dense_conn else super().hf_code()
 
     def flops_per_token(self, length: int, vocab_size: int) -> float:
-        return super().flops_per_token(length, vocab_size) + 6 * self.weighing_products()
+        added = self.weighing_products() + 2 * self.hidden_dim * self.mlp_growth
+        return super().flops_per_token(length, vocab_size) + 6 * added
 
     def activations(self) -> LayerActivations:
         made = super().activations()

@@ -10,9 +10,9 @@ from jax import Array
 from ponente.ops.gpu import has_triton
 
 
-def rms_norm(x: Array, weight: Array | None, epsilon: float, bias: Array | None = None) -> Array:
+def rms_norm(x: Array, weight: Array | None, epsilon: float) -> Array:
     """x divided by its root mean square, times the weight where there is one."""
-    return _affine(x.astype(jnp.float32) * rms_scale(x, epsilon), weight, bias).astype(x.dtype)
+    return _affine(x.astype(jnp.float32) * rms_scale(x, epsilon), weight, None).astype(x.dtype)
 
 
 def rms_scale(x: Array, epsilon: float) -> Array:

@@ -114,7 +114,10 @@ def test_mlps_that_grow_with_depth_have_the_paper_s_widths() -> None:
         ),
         ({"dynamic_dense_hidden_expand": (0, 4)}, r"\[0, 4\]; needed 2 numbers, .* all 1 or more"),
         ({"mudd_dilation": 0}, "found mudd_dilation: 0; needed 1"),
-        ({"mudd_dilation": 100}, "found mudd_dilation: 100; needed .* or less"),
+        ({"mudd_dilation": 100}, "found mudd_dilation: 100, .* for 2 layers, .* needed a mixture of two"),
+        ({"mudd_dilation": 2, "dynamic_dense_type": "qkv"}, "found mudd_dilation: 2, .* needed a mixture of two"),
+        ({"mudd_period": 2, "dynamic_dense_type": "k"}, "mudd_period: 2 and dynamic_dense_type: 'k' .* of two"),
+        ({"num_layers": 1, "dynamic_dense_type": "v"}, "for 1 layers, .* needed a mixture of two"),
         ({"mudd_period": 0}, "found mudd_period: 0; needed 1"),
         (
             {"mudd_static": False, "mudd_dynamic": False},
@@ -228,8 +231,17 @@ def test_a_compiled_model_begins_as_that_without_connections_and_all_of_it_learn
     assert {name for name, array in named_arrays(then).items() if not np.any(array)} == set()
 
 
+def of_mlps(config: Any) -> int:
+    """How many weights are in their products."""
+    products = {"w_gate_DF", "w_up_DF", "w_down_FD"}
+    return sum(one.size for name, one in named_arrays(made(config)).items() if name.split(".")[-1] in products)
+
+
 @families
-@pytest.mark.parametrize("keys", [{}, {"dynamic_dense_type": "km", "mudd_period": 2, "mudd_dilation": 2}])
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"dynamic_dense_type": "km", "mudd_period": 2, "mudd_dilation": 2}, {"dynamic_mlp_dim": True}],
+)
 def test_operations_of_connections_are_those_of_their_formula(config: Any, keys: dict[str, Any]) -> None:
     deep = replace(config, num_layers=5, **keys)
     width, products = deep.hidden_dim, 0
@@ -237,7 +249,9 @@ def test_operations_of_connections_are_those_of_their_formula(config: Any, keys:
         if connection.w_out_ICM is not None:
             inner, ways, states = connection.w_out_ICM.shape
             products += width * inner + inner * ways * states + ways * states * width
-    of_layers = replace(deep, dense_conn=False).flops_per_token(8, VOCABULARY)
+    plain = replace(deep, dense_conn=False, dynamic_mlp_dim=False)
+    products += of_mlps(deep) - of_mlps(plain)
+    of_layers = plain.flops_per_token(8, VOCABULARY)
     assert deep.flops_per_token(8, VOCABULARY) - of_layers == 6 * products > 0
 
 
@@ -247,7 +261,10 @@ def test_kernels_decode_what_a_whole_pass_has(
     family: Any, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = family(**SIZES | {"num_layers": 3}, gradient_checkpointing=False, **keys)
-    model = first_values(config, VOCABULARY)
+    random = np.random.default_rng(1)
+    model = jax.tree.map(  # norms that are not 1, or it would not show which of them is taken
+        lambda one: one * np.float32(random.uniform(0.5, 1.5, one.shape)), first_values(config, VOCABULARY)
+    )
     ids = np.arange(10).reshape(2, 5) % 8
     expected = model.hidden(Tokens.plain(ids))
     calls: list[str] = []

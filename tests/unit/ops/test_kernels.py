@@ -103,11 +103,16 @@ def with_unused(logits: jax.Array, columns: int) -> jax.Array:
 PLAIN, NORMED, ADDED, BOTH = Way(), Way(is_normed=True), Way(has_base=True), Way(has_base=True, is_normed=True)
 BEHIND = Way(is_normed=True, is_behind=True)
 MIXTURES = {
-    "four ways": ((NORMED, NORMED, NORMED, PLAIN), 3, (1, 3, 300), together([4, 4], ends=True)),
-    "three ways beside the last state": ((BOTH, BOTH, BEHIND), 2, (2, 3, 512), (ALONE, Turn(begins=True))),
-    "two ways beside it": ((ADDED, BEHIND), 1, (2, 33), together([2, 2, 2], ends=True)),
-    "two ways before others": ((ADDED, BEHIND), 2, (2, 33), (*together([2, 2, 2], ends=False), Turn(begins=True))),
-}
+    "four ways": ([(NORMED, NORMED, NORMED, PLAIN)] * 2, 3, (1, 3, 300), together([4, 4], ends=True)),
+    "three ways beside the last state": ([(BOTH, BOTH, BEHIND)] * 2, 2, (2, 3, 512), (ALONE, Turn(begins=True))),
+    "two ways beside it": ([(ADDED, BEHIND)] * 3, 1, (2, 33), together([2, 2, 2], ends=True)),
+    "two ways before others": (
+        [(ADDED, BEHIND)] * 4, 2, (2, 33), (*together([2, 2, 2], ends=False), Turn(begins=True)),
+    ),
+    "four ways, and one behind the last layer": (
+        [(BOTH, BOTH, BOTH, BEHIND)] * 2 + [(BEHIND,)], 2, (2, 33), together([4, 4, 1], ends=True),
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("parts", ["norm and static", "norm", "static", "neither"])
@@ -210,9 +215,9 @@ def test_a_norm_beside_its_input_makes_the_gradient_of_its_term(
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize(("ways", "count", "shape", "turns"), MIXTURES.values(), ids=list(MIXTURES))
+@pytest.mark.parametrize(("ways_of_each", "count", "shape", "turns"), MIXTURES.values(), ids=list(MIXTURES))
 def test_mixtures_and_their_gradients_are_those_of_the_formula(
-    ways: tuple[Way, ...],
+    ways_of_each: list[tuple[Way, ...]],
     count: int,
     shape: tuple[int, ...],
     turns: tuple[Turn, ...],
@@ -222,14 +227,15 @@ def test_mixtures_and_their_gradients_are_those_of_the_formula(
     interpret_mixtures(monkeypatch)
     random = np.random.default_rng(0)
     numbers = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
-    weights = [numbers(*shape[:-1], len(ways), count + later) for later in range(len(turns))]
+    weights = [numbers(*shape[:-1], len(ways), count + later) for later, ways in enumerate(ways_of_each)]
     states = tuple(numbers(*shape) for _ in range(count))
-    has_base = any(way.has_base or way.is_behind for way in ways)
-    base, after = numbers(*shape) if has_base else None, numbers(shape[-1]) if BEHIND in ways else None
+    has_after = any(BEHIND in ways for ways in ways_of_each)
+    has_base = has_after or any(way.has_base for ways in ways_of_each for way in ways)
+    base, after = numbers(*shape) if has_base else None, numbers(shape[-1]) if has_after else None
     assert has_mixing_kernel(states[0])
 
     def value_and_gradients(mixed: Any, leaves_after: bool = False) -> Any:
-        def taken(made: Mixed, after: Any) -> tuple[Any, ...]:
+        def taken(made: Mixed, ways: tuple[Way, ...], after: Any) -> tuple[Any, ...]:
             if made.unit_BSD is None:
                 return made.streams
             term = Term(made.unit_BSD, after)
@@ -239,10 +245,10 @@ def test_mixtures_and_their_gradients_are_those_of_the_formula(
 
         def total(weights: Any, states: Any, base: Any, after: Any) -> Any:
             streams, debts = [], ()
-            for turn, each in zip(turns, weights, strict=True):
+            for turn, ways, each in zip(turns, ways_of_each, weights, strict=True):
                 mixture = Mixture(each, states, base, after)
                 made = mixed(mixture, ways, 1e-5, debts, replace(turn, leaves_after=leaves_after))
-                streams += taken(made, after)
+                streams += taken(made, ways, after)
                 states, debts = (*made.states, jnp.sin(streams[-1])), made.debts
             return streams
 
@@ -256,7 +262,7 @@ def test_mixtures_and_their_gradients_are_those_of_the_formula(
     expected = value_and_gradients(
         lambda mixture, ways, epsilon, *_: Mixed(mix_plain(mixture, ways, epsilon), mixture.states)
     )
-    for leaves_after in {False, BEHIND in ways}:
+    for leaves_after in {False, has_after}:
         found = value_and_gradients(mix, leaves_after)
         for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
             assert one.shape == other.shape
@@ -336,15 +342,16 @@ def test_a_model_s_gradients_are_the_same_whoever_makes_those_of_weights_behind_
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * np.abs(other).max())
 
 
-@pytest.mark.soak
-def test_a_model_s_gradients_are_the_same_whoever_makes_those_of_its_mixtures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four layers: behind the first is a mixture alone, and the last two leave their gradients to that before them."""
-    monkeypatch.setattr("ponente.models.connection_keys._LEAVES_FROM", 2)
+@pytest.mark.parametrize("ways", ["qkvm", pytest.param("l", marks=pytest.mark.soak)])
+def test_a_model_s_gradients_are_the_same_whoever_makes_those_of_its_mixtures(
+    ways: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the first four layers are mixtures alone, and the last two leave their gradients to that before them."""
     config = MuddConfig(
-        max_seq_len=4, hidden_dim=16, intermediate_dim=16, num_layers=4, num_heads=2, mudd_prenorm=True,
-        mudd_postnorm=True, dynamic_dense_type="l", dynamic_dense_hidden_round=False, gradient_checkpointing=False,
+        max_seq_len=4, hidden_dim=16, intermediate_dim=16, num_layers=6, num_heads=2, mudd_prenorm=True,
+        mudd_postnorm=True, dynamic_dense_type=ways, dynamic_dense_hidden_round=False, gradient_checkpointing=False,
     )  # fmt: skip
-    assert [config.turn(number).own for number in (1, 2, 3, 4)] == [None, None, 1, 2]
+    assert [config.turn(number).own for number in range(1, 7)] == [None, None, None, None, 1, 2]
     random = np.random.default_rng(0)
     model = jax.tree.map(
         lambda one: np.float32(random.normal(one.mean, 0.3, one.shape)), config.parameters(8), is_leaf=is_parameter
