@@ -20,6 +20,7 @@ from muddformer import VARIANTS, VOCABULARY, Run, read_runs
 PAPER = {"baseline": 11.68, "static": 11.44, "dynamic": 11.09, "multiway": 10.83}  # perplexities after 7B tokens, 405M
 TRAIN, VALIDATION = "train/loss", "eval/loss"
 CONFIDENCE = 0.95
+MANY = 100  # seeds, more than which nobody runs
 ABOUT = {
     "baseline": "no connections (`dense_conn: false`)",
     "static": "one mixture for all ways, its weights the same for each token (`dynamic_dense_type: l`, "
@@ -32,13 +33,28 @@ Losses = dict[str, dict[int, float]]  # by variant and seed
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A variant's loss less another's, over the seeds that both have; below 0 is better."""
+    """A variant's loss less another's, by the seeds that both have; below 0 is better."""
 
     of: str
     than: str
-    seeds: tuple[int, ...]
-    mean: float
-    half: float | None  # of the interval; None: one seed has none
+    by_seed: dict[int, float]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.by_seed.values()) / len(self.by_seed)
+
+    @property
+    def half(self) -> float | None:
+        """Of the interval, by Student's t; None: one seed has none."""
+        return self._half_with(len(self.by_seed)) if len(self.by_seed) > 1 else None
+
+    def _half_with(self, seeds: int) -> float:
+        """Half the interval of so many seeds that spread like these."""
+        from scipy.special import stdtrit
+
+        mean, count = self.mean, len(self.by_seed)
+        variance = sum((one - mean) ** 2 for one in self.by_seed.values()) / (count - 1)
+        return float(stdtrit(seeds - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / seeds)
 
     @property
     def verdict(self) -> str:
@@ -53,21 +69,21 @@ class Difference:
     def interval(self) -> str:
         return "—" if self.half is None else f"{self.mean - self.half:+.4f} … {self.mean + self.half:+.4f}"
 
+    @property
+    def why_not_told_apart(self) -> str:
+        """In how many seeds it is a gain, and how many would be enough if more of them were like these."""
+        gains = sum(one < 0 for one in self.by_seed.values())
+        enough = next((seeds for seeds in range(2, MANY) if self._half_with(seeds) < abs(self.mean)), None)
+        would = f"{MANY} seeds like these would not do" if enough is None else f"{enough} seeds like these would do"
+        return f"{self.of} less {self.than} is below 0 in {gains} of {len(self.by_seed)} seeds; {would}."
+
 
 def difference(losses: Losses, of: str, than: str) -> Difference:
-    """The mean of paired differences, with its interval by Student's t."""
-    from scipy.special import stdtrit
-
-    seeds = tuple(sorted(losses[of].keys() & losses[than].keys()))
+    """Of one variant's losses and another's, in the seeds that both have."""
+    seeds = sorted(losses[of].keys() & losses[than].keys())
     if not seeds:
         sys.exit(f"found no seed that both {of} and {than} have; needed one. Run them: --runs {of}:0 {than}:0")
-    found = [losses[of][seed] - losses[than][seed] for seed in seeds]
-    count, mean = len(found), sum(found) / len(found)
-    half = None
-    if count > 1:
-        variance = sum((one - mean) ** 2 for one in found) / (count - 1)
-        half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / count)
-    return Difference(of=of, than=than, seeds=seeds, mean=mean, half=half)
+    return Difference(of=of, than=than, by_seed={seed: losses[of][seed] - losses[than][seed] for seed in seeds})
 
 
 def comparisons(losses: Losses) -> list[Difference]:
@@ -238,7 +254,7 @@ def difference_table(found: list[Difference]) -> str:
     lines = ["| | seeds | mean difference | interval | which |", "|---|---:|---:|---:|---|"]
     for one in found:
         told = f"{one.mean:+.4f} | {one.interval} | {one.verdict}"
-        lines.append(f"| {one.of} less {one.than} | {len(one.seeds)} | {told} |")
+        lines.append(f"| {one.of} less {one.than} | {len(one.by_seed)} | {told} |")
     return "\n".join(lines)
 
 
@@ -255,6 +271,7 @@ def conclusion(losses: Losses, found: list[Difference]) -> str:
     steps = [one for one in found if list(losses).index(one.of) - list(losses).index(one.than) == 1]
     sure = [one for one in steps if one.verdict.endswith("better")]
     told.append(f"Of the {len(steps)} steps of that order, {len(sure)} are gains whose interval excludes 0.")
+    told += [one.why_not_told_apart for one in steps if one.verdict.startswith("includes")]
     return " ".join(told)
 
 

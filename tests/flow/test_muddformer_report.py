@@ -45,10 +45,18 @@ def runs(report: Any, losses: Mapping[str, Sequence[float]]) -> list[Any]:
 def test_differences_are_taken_within_seeds_and_their_interval_is_students(report: Any) -> None:
     losses = {"baseline": {0: 5.0, 1: 7.0, 2: 9.0, 3: 1.0}, "static": {0: 4.0, 1: 5.0, 2: 6.0}}
     found = report.difference(losses, "static", "baseline")
-    assert found.seeds == (0, 1, 2)
+    assert found.by_seed == {0: -1.0, 1: -2.0, 2: -3.0}
     assert found.mean == pytest.approx(-2.0)
     assert found.half == pytest.approx(4.302653 / 3**0.5)  # t for 2 degrees of freedom, times a deviation of 1
     assert found.verdict.startswith("includes 0")
+
+
+def test_a_gain_that_is_not_told_apart_says_how_many_seeds_would_do(report: Any) -> None:
+    losses = {"baseline": [5.0, 7.0, 9.0], "static": [4.0, 5.0, 6.0]}  # t / sqrt(4) is 1.59 < 2, of 3 seeds 2.48
+    page = report.page(runs(report, losses), ["losses.svg", "gains.svg"])
+    assert "excludes 0. static less baseline is below 0 in 3 of 3 seeds; 4 seeds like these would do." in page
+    evenly = report.page(runs(report, {**losses, "static": [6.0, 7.0, 8.0]}), ["losses.svg", "gains.svg"])
+    assert "static less baseline is below 0 in 1 of 3 seeds; 100 seeds like these would not do." in evenly
 
 
 @pytest.mark.parametrize(
