@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Settings:
     length: int = 1024
     rows: int = 32
     learning_rate: float = 1e-3
+    initializer_range: float = 0.006
     epochs: int = 1
     steps: int = 0  # instead of epochs; 0: none
     steps_per_eval: int = 100
@@ -160,6 +161,7 @@ class Site:
             "num_layers": size.layers,
             "num_heads": size.heads,
             "num_kv_heads": size.heads,
+            "initializer_range": size.initializer_range,
             "gradient_checkpointing": False,
             **VARIANTS[variant],
         }
@@ -259,8 +261,9 @@ def read_flags() -> argparse.Namespace:
 
 
 def read_runs(files: list[Path]) -> list[Run]:
-    """The runs of some files, in the order of variants and seeds."""
-    runs = [Run(**json.loads(line)) for file in files for line in file.read_text().splitlines()]
+    """The runs of some files, in the order of variants and seeds; settings younger than a run are at their defaults."""
+    read = [Run(**json.loads(line)) for file in files for line in file.read_text().splitlines()]
+    runs = [replace(run, settings=asdict(Settings()) | run.settings) for run in read]
     return sorted(runs, key=lambda run: (list(VARIANTS).index(run.variant), run.seed))
 
 

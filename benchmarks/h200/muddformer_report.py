@@ -176,9 +176,10 @@ def setting(runs: list[Run]) -> str:
         f"{size['layers']} layers × {size['width']}, {size['heads']} heads, MLP {size['mlp']:,}, vocabulary "
         f"{VOCABULARY:,}, trained on {tokens:,.0f} tokens of real text (novels, documentation, essays and code, by "
         f"`benchmarks/h200/muddformer_text.py`): {steps:,.0f} steps of {size['rows']} × {size['length']:,} tokens, "
-        f"AdamW with learning rate {size['learning_rate']:g}, warmup and a cosine to a tenth, products in bfloat16. A "
-        "seed decides the order of the data and the first weights, which are the same in all variants where they share "
-        f"them: {first_step(runs)} Losses are nats a token over the whole validation text, after the last step."
+        f"AdamW with learning rate {size['learning_rate']:g}, warmup and a cosine to a tenth, products in bfloat16, "
+        f"first weights of deviation {size['initializer_range']:g}. A seed decides the order of the data and the first "
+        f"weights, which are the same in all variants where they share them: {first_step(runs)} "
+        "Losses are nats a token over the whole validation text, after the last step."
     )
 
 

@@ -131,6 +131,15 @@ def test_runs_of_other_settings_do_not_count_as_made(
     assert not (tmp_path / "scratch").exists()
 
 
+def test_a_run_that_is_older_than_a_setting_was_made_at_its_default(report: Any, tmp_path: Path) -> None:
+    muddformer, (run,) = import_module("muddformer"), runs(report, {"baseline": [5.0]})
+    older = {**asdict(run), "settings": {"steps": 2, "width": 64}}
+    (tmp_path / "runs.jsonl").write_text(json.dumps(older) + "\n")
+    (read,) = muddformer.read_runs([tmp_path / "runs.jsonl"])
+    assert read.settings == asdict(muddformer.Settings(steps=2, width=64))
+    assert read.settings["initializer_range"] == 0.006
+
+
 def test_runs_that_are_not_alike_are_refused(report: Any) -> None:
     one, other = runs(report, {"baseline": [5.0], "static": [4.9]})
     longer = report.Run(**{**asdict(other), "settings": {**other.settings, "steps": 3}})
