@@ -17,6 +17,7 @@ from ponente.config.errors import RefusedError
 from ponente.store.token_cache.cache import TokenCache
 
 Packing = Literal["concatenated", "packed", "single"]
+_ROWS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,3 +110,12 @@ def rows_of(cache: TokenCache, policy: RowPolicy, shape: BatchShape) -> Rows:
         return PackedRows(cache, longest, 1, policy.over_length)
     room = shape.max_documents - 1  # padding is a document too
     return PackedRows(cache, length, min(policy.max_documents or room, room), policy.over_length)
+
+
+def tokens_in(rows: Rows, length: int) -> int:
+    """How many tokens the rows hold; the rest of them is padding."""
+    found = 0
+    for first in range(0, rows.available, _ROWS_AT_ONCE):
+        starts, stops = rows.spans(np.arange(first, min(first + _ROWS_AT_ONCE, rows.available)))
+        found += int(np.minimum(stops - starts, length).sum())
+    return found

@@ -4,6 +4,7 @@ In: caches with how their documents become rows, the mixture's config, batch siz
 that it uses (a run keeps them in its record, and hands them back when it resumes), and finite streams for evaluation.
 """
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -15,12 +16,16 @@ from ponente.batches.keys import root_key
 from ponente.batches.mixture import Mixture, WeightStage
 from ponente.batches.order import AnyOrder, InOrder
 from ponente.batches.permutation import Indices
-from ponente.batches.rows import RowPolicy, Rows, SomeRows, rows_of
+from ponente.batches.rows import RowPolicy, Rows, SomeRows, rows_of, tokens_in
 from ponente.batches.schedule import BatchSchedule
 from ponente.batches.shape import BatchShape
 from ponente.batches.stream import BatchStream
 from ponente.config.errors import RefusedError
 from ponente.store.token_cache.cache import TokenCache
+
+_MUCH_PADDING = 0.25  # of all tokens in rows
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +78,7 @@ def training_data(
     for name in used:
         source = sources[name]
         rows = rows_of(source.cache, source.policy, shape)
+        _tell_padding(name, rows, source.policy, shape.length)
         dataset = Dataset(
             name,
             rows,
@@ -85,6 +91,16 @@ def training_data(
         datasets.append(_limited(dataset, config, schedule))
     mixture = Mixture(used, stages, config.mixture_block_size, root_key(seed, "mixture"))
     return TrainingData(BatchStream(datasets, mixture, schedule, shape, config.stop_strategy))
+
+
+def _tell_padding(name: str, rows: Rows, policy: RowPolicy, length: int) -> None:
+    """Says where much of what is computed will be for nothing."""
+    if policy.packing == "concatenated" or not rows.available:
+        return
+    padding = 1 - tokens_in(rows, length) / (rows.available * length)
+    if padding > _MUCH_PADDING:
+        remedy = "pack: true puts several into a row, pack: concat cuts all in one line; or set a shorter train_seq_len"
+        logger.warning("%.0f%% of the rows of %s is padding, for documents are short: %s", 100 * padding, name, remedy)
 
 
 def _order(config: MixtureConfig, name: str, recorded: Mapping[str, object] | None) -> AnyOrder:

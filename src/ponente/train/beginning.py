@@ -23,6 +23,8 @@ from ponente.train.setup import ModelSetup, Setup
 from ponente.train.state import TrainState, first_state, named_arrays, state_of, with_arrays
 from ponente.train.trainer import TrainerConfig
 
+_WEIGHTS = "model."  # begins their names in a checkpoint
+
 logger = logging.getLogger(__name__)
 
 
@@ -168,7 +170,7 @@ def _traced(model: ModelSetup, optimizer: optax.GradientTransformation) -> Train
 
 def _loaded(setup: Setup, path: str, *, is_partial: bool) -> TrainState:
     shapes = abstract_state(setup)
-    arrays = load(path, named_arrays(shapes), allow_missing=is_partial)
+    arrays = load(path, named_arrays(shapes), allow_missing=is_partial, every=_WEIGHTS)
     state = (
         with_arrays(_first(setup), arrays) if len(arrays) < len(named_arrays(shapes)) else with_arrays(shapes, arrays)
     )
@@ -178,8 +180,9 @@ def _loaded(setup: Setup, path: str, *, is_partial: bool) -> TrainState:
 
 def _weights(setup: Setup, path: str, *, is_partial: bool) -> Any:
     """The weights of a checkpoint; those that it lacks, where that is allowed, as they would begin."""
-    model = {f"model.{name}": shape for name, shape in named_arrays(abstract_state(setup).model).items()}
-    arrays = {name.removeprefix("model."): array for name, array in load(path, model, allow_missing=is_partial).items()}
+    model = {f"{_WEIGHTS}{name}": shape for name, shape in named_arrays(abstract_state(setup).model).items()}
+    read = load(path, model, allow_missing=is_partial, every=_WEIGHTS)
+    arrays = {name.removeprefix(_WEIGHTS): array for name, array in read.items()}
     return with_arrays(_first(setup).model if len(arrays) < len(model) else abstract_state(setup).model, arrays)
 
 

@@ -17,7 +17,7 @@ from ponente.batches.config import MixtureConfig
 from ponente.batches.dataset import held_out_rows
 from ponente.batches.order import BlockShuffleConfig
 from ponente.batches.packing import packed
-from ponente.batches.rows import RowPolicy
+from ponente.batches.rows import Packing, RowPolicy
 from ponente.batches.schedule import BatchSchedule, BatchStage
 from ponente.batches.shape import BatchShape
 from ponente.batches.stream import BatchStream
@@ -92,6 +92,24 @@ def test_an_example_is_the_row_of_the_batch_that_holds_it(
     stream = stream_of(make_cache, MixtureConfig(shuffle=shuffle, mixture_block_size=16))
     whole = stream.batch(index // 4)
     assert same(stream.example(index), Batch(*(array[index % 4 : index % 4 + 1] for array in whole)))
+
+
+@pytest.mark.parametrize(
+    ("documents", "packing", "told"),
+    [
+        ([4, 5, 4], "single", "46% of the rows of web is padding"),  # 13 of 24 tokens
+        ([SHAPE.length + 1] * 3, "single", None),
+        ([4, 4, 4, 4], "packed", None),
+        ([4, 5, 4], "concatenated", None),
+    ],
+)
+def test_rows_that_are_mostly_padding_are_told(
+    documents: list[int], packing: Packing, told: str | None, make_cache: MakeCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = RowSource(cache=make_cache(documents), policy=RowPolicy(packing=packing, over_length="error"))
+    training_data(MixtureConfig(), {"web": source}, BatchSchedule.of(2), SHAPE, 0)
+    warnings = [record.getMessage() for record in caplog.records if "padding" in record.getMessage()]
+    assert [told in one for one in warnings] == ([True] if told else [])
 
 
 @slow

@@ -489,6 +489,18 @@ def test_a_part_of_a_checkpoint_is_enough_where_that_is_allowed(site: Site) -> N
     assert site.losses("lax")
 
 
+def test_a_run_does_not_go_on_with_a_model_that_has_no_place_for_its_weights(site: Site) -> None:
+    mudd = (
+        "--model",
+        "{type: mudd, max_seq_len: 16, hidden_dim: 32, intermediate_dim: 64, num_layers: 2, num_heads: 2}",
+    )
+    site.train(*mudd)
+    flags = (*mudd, "--model.mudd_static", "false", "--trainer.num_train_steps", "5")
+    with pytest.raises(CheckpointError, match=r"static_CM.*no place.*another trainer\.id"):
+        site.train(*flags)
+    assert site.train(*flags, "--trainer.allow_partial_checkpoint", "true").steps == 5
+
+
 def test_hugging_face_folders_are_written_and_begun_from(site: Site) -> None:
     hf = site.folder / "hf"
     flags = ("--hf_save_path", str(hf), "--hf_save_steps", "2", "--hf_save_dtype", "bfloat16")

@@ -21,7 +21,7 @@ from ponente.store.volume import volume_of
 
 BYTES_UNDER_WAY = 1 << 29
 _CACHE_BYTES = 1 << 28  # of chunks that several devices want parts of
-_LISTED = 8
+_LISTED = 4
 
 logger = logging.getLogger(__name__)
 
@@ -39,20 +39,25 @@ class Target(Protocol):
     def sharding(self) -> Any: ...  # jax.sharding.Sharding, or None for the default device
 
 
-def load(path: str, targets: Mapping[str, Target], *, allow_missing: bool = False) -> dict[str, jax.Array]:
+def load(
+    path: str, targets: Mapping[str, Target], *, allow_missing: bool = False, every: str | None = None
+) -> dict[str, jax.Array]:
     """Reads arrays of a checkpoint.
 
     Args:
         targets: the arrays wanted; others that the checkpoint has are left alone.
         allow_missing: leaves out, with a warning, what the checkpoint does not have.
+        every: how names begin of which all that the checkpoint has are to be among the targets, unless that is allowed.
 
     Example: `load(path, {"step": jax.ShapeDtypeStruct((), jnp.int32)})`
     """
     path = absolute(path)
     metadata = read_metadata(path)
-    missing = _check(path, metadata, targets, allow_missing=allow_missing)
+    missing, placeless = _check(path, metadata, targets, allow_missing=allow_missing, every=every)
     if missing:
         logger.warning("%s has no %s: left as they are", path, _listed(missing))
+    if placeless:
+        logger.warning("%s has %s, for which there is no place: dropped", path, _listed(placeless))
     wanted = {name: target for name, target in targets.items() if name not in missing}
     try:
         return _read(path, metadata, wanted)
@@ -63,32 +68,33 @@ def load(path: str, targets: Mapping[str, Target], *, allow_missing: bool = Fals
         ) from error
 
 
-def _check(path: str, metadata: CheckpointMetadata, targets: Mapping[str, Target], *, allow_missing: bool) -> list[str]:
-    """The targets that the checkpoint does not have; an error about all that does not fit."""
+def _check(
+    path: str, metadata: CheckpointMetadata, targets: Mapping[str, Target], *, allow_missing: bool, every: str | None
+) -> tuple[list[str], list[str]]:
+    """The targets that the checkpoint lacks, and what has no place in them; an error about all that does not fit."""
     there = metadata.arrays
     missing = [name for name in targets if name not in there]
+    unasked = [name for name in there if name not in targets]
+    placeless = [name for name in unasked if every is not None and name.startswith(every)]
     other = [
         f"{name} ({there[name]} there, {_wanted(target)} wanted)"
         for name, target in targets.items()
         if name in there and (there[name].shape, there[name].dtype) != (tuple(target.shape), str(target.dtype))
     ]
-    if not other and (allow_missing or not missing):
-        return missing
+    if not other and (allow_missing or not (missing or placeless)):
+        return missing, placeless
     found = []
     if missing:
-        unasked = [name for name in there if name not in targets]
         beside = f"; it has, unasked, {_listed(unasked)}" if unasked else ""
         found.append(f"without {_listed(missing)}{beside}")
     if other:
         found.append(f"with another shape or type of {_listed(other)}")
-    remedy = (
-        ", or another trainer.id to begin anew"
-        if other
-        else ", or set trainer.allow_partial_checkpoint: true to begin with fresh values where it has none"
-    )
+    if placeless and not missing:
+        found.append(f"with {_listed(placeless)}, for which there is no place")
+    fresh = "" if other else ", or trainer.allow_partial_checkpoint: true to take what fits and leave the rest"
     raise CheckpointError(
         f"found {path} {', and '.join(found)}; needed every array as this configuration makes it. "
-        f"Use the configuration that wrote the checkpoint{remedy}."
+        f"Use the configuration that wrote the checkpoint, another trainer.id to begin anew{fresh}."
     )
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from rich.filesize import decimal
 
 from ponente.batches.batch import LOSS_MASK, LOSS_WEIGHTS
-from ponente.batches.rows import Rows, rows_of
+from ponente.batches.rows import rows_of, tokens_in
 from ponente.batches.shape import BatchShape
 from ponente.batches.training import RowSource
 from ponente.config.errors import RefusedError
@@ -21,7 +21,6 @@ from ponente.train.data.table import counted, table
 
 _LENGTHS = 10_000_000  # documents whose lengths are looked at; of more, evenly spread ones
 _WEIGHTS = 50_000_000  # tokens whose weights are looked at; of more, the first
-_ROWS_AT_ONCE = 1 << 20
 
 
 def stats(settings: DataSettings) -> Iterator[str]:
@@ -77,7 +76,7 @@ def _rows(sources: dict[str, RowSource], shape: BatchShape, refused: list[str]) 
             refused.append(f"  {name}: {error}")
             yield (name, "-", "-", "-", "-")
             continue
-        filled = _filled(rows, shape)
+        filled = tokens_in(rows, shape.length)
         yield (
             name,
             f"{rows.available:,}",
@@ -85,16 +84,6 @@ def _rows(sources: dict[str, RowSource], shape: BatchShape, refused: list[str]) 
             f"{filled / source.cache.tokens:.1%}",
             f"{_weighed(source.cache):.1%}",
         )
-
-
-def _filled(rows: Rows, shape: BatchShape) -> int:
-    """How many tokens the rows hold."""
-    filled = 0
-    for first in range(0, rows.available, _ROWS_AT_ONCE):
-        starts, stops = rows.spans(np.arange(first, min(first + _ROWS_AT_ONCE, rows.available)))
-        stops = np.minimum(stops, starts + shape.length)
-        filled += int((stops - starts).sum())
-    return filled
 
 
 def _weighed(cache: TokenCache) -> float:
