@@ -14,7 +14,9 @@ from ponente.config.tree import Tree
 from ponente.evaluate.perplexity import evaluation_of
 from ponente.models.families import lm_families
 from ponente.models.saved import load_saved_model
+from ponente.store.checkpoint import read_metadata
 from ponente.tokens.load import load_tokenizer
+from ponente.train.beginning import checkpoint_at
 from ponente.train.config import TrainConfig, check_keys
 from ponente.train.data.caches import open_data
 from ponente.train.devices import prepare_devices
@@ -39,7 +41,7 @@ class EvalConfig(TrainConfig):
                 f"found {len(given)} of --checkpoint_path and --hf_checkpoint; needed one, the model that is "
                 "evaluated. Give the folder of a checkpoint, or a Hugging Face folder or hub name."
             )
-        return given[0]
+        return given[0] if self.checkpoint_path is None else checkpoint_at(given[0], "checkpoint_path")
 
 
 def evaluate_saved(config_path: str | None, flags: Sequence[str]) -> dict[str, float]:
@@ -92,7 +94,7 @@ def _config(config_path: str | None, flags: Sequence[str]) -> EvalConfig:
             "found no --config_path; needed a YAML config whose data section names validation sets, or a checkpoint "
             "of a run, which knows its own. Write: ponente eval --config_path CONFIG.yaml --checkpoint_path STEP"
         )
-    tree = Tree.of(load_saved_model(given.checkpoint_path).about["config"])
+    tree = Tree.of(read_metadata(given.place).about["config"])
     tree.drop(("trainer", "mesh"))  # of the machine that it was trained on
     if loaded.tree.has(("trainer",)):
         tree.overlay_at(("trainer",), loaded.tree)

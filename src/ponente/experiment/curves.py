@@ -23,6 +23,8 @@ COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
 TRAIN, VALIDATION, TOKENS = "train/loss", "eval/loss", "throughput/total_tokens"
 PICTURE, TABLE = "losses.svg", "losses.csv"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 16, 44  # margins
+_LETTER = 6.5  # the width of one, more or less
+_ROOM = 0.03  # of the vertical axis, below the lowest point
 _MOST_POINTS = 400  # of a curve that are drawn; where there are more, means of neighbours are
 
 Point = tuple[float, float]
@@ -52,29 +54,31 @@ def picture(
         raise ValueError("found no curve with a point; needed one to draw")
     xs = [x for _, points in drawn for x, _ in points]
     ys = [y for _, points in drawn for _, y in points]
-    horizontal = _Axis(min(xs), max(xs), _LEFT, width - _RIGHT)
-    vertical = _Axis(min(ys), max(ys) if top is None else max(min(ys), min(top, max(ys))), height - _BOTTOM, _TOP)
+    names = [f"{curve.name}: {curve.points[-1][1]:.3f}" for curve, _ in drawn]
+    right = round(width - 2 * _RIGHT - _LETTER * max(map(len, names)))  # names stand behind it
+    highest = max(ys) if top is None else max(min(ys), min(top, max(ys)))
+    horizontal = _Axis(min(xs), max(xs), _LEFT, right)
+    vertical = _Axis(min(ys) - _ROOM * (highest - min(ys)), highest, height - _BOTTOM, _TOP)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
-        f'<clipPath id="inside"><rect x="{_LEFT}" y="{_TOP}" width="{width - _LEFT - _RIGHT}" '
+        f'<clipPath id="inside"><rect x="{_LEFT}" y="{_TOP}" width="{right - _LEFT}" '
         f'height="{height - _TOP - _BOTTOM}"/></clipPath>',
     ]
     for value in vertical.ticks():
         y = vertical.place(value)
-        lines.append(f'<path d="M{_LEFT} {y:.1f}H{width - _RIGHT}" stroke="#ddd"/>')
+        lines.append(f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="#ddd"/>')
         lines.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_told(value)}</text>')
     for value in horizontal.ticks():
         x = horizontal.place(value)
         lines.append(f'<path d="M{x:.1f} {_TOP}V{height - _BOTTOM}" stroke="#eee"/>')
         lines.append(f'<text x="{x:.1f}" y="{height - _BOTTOM + 16}" text-anchor="middle">{_told(value)}</text>')
-    for number, (curve, points) in enumerate(drawn):
+    for number, ((curve, points), name) in enumerate(zip(drawn, names, strict=True)):
         lines += _drawn(curve, [(horizontal.place(x), vertical.place(y)) for x, y in points])
-        last = f"{escape(curve.name)}: {curve.points[-1][1]:.3f}"
-        place = f'x="{width - _RIGHT - 8}" y="{_TOP + 18 + 18 * number}" text-anchor="end"'
-        lines.append(f'<text {place} fill="{curve.colour}">{last}</text>')
-    middle = (_LEFT + width - _RIGHT) / 2
+        place = f'x="{right + _RIGHT}" y="{_TOP + 12 + 18 * number}"'
+        lines.append(f'<text {place} fill="{curve.colour}">{escape(name)}</text>')
+    middle = (_LEFT + right) / 2
     lines.append(f'<text x="{middle:.0f}" y="{height - 8}" text-anchor="middle">{escape(across)}</text>')
     upright = f"rotate(-90) translate({-(_TOP + height - _BOTTOM) / 2:.0f} 14)"
     lines.append(f'<text transform="{upright}" text-anchor="middle">{escape(down)}</text>')

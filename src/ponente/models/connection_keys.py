@@ -29,6 +29,7 @@ class ConnectedConfig:
     """
 
     divides_streams: ClassVar[bool] = True  # whether layers want streams divided by their root mean squares
+    usual_speed: ClassVar[float] = 0.9  # of training, as a share of that without connections (docs/performance.md)
 
     num_layers: int
     hidden_dim: int

@@ -60,6 +60,11 @@ class LmConfig(draccus.ChoiceRegistry):
     def flops_per_token(self, length: int, vocab_size: int) -> float:
         """Floating-point operations of a forward and backward pass, for each token of rows of a length."""
 
+    @property
+    def usual_mfu(self) -> float:
+        """The share of a device's peak that training is supposed to reach where nothing else is said."""
+        return 0.5
+
     @abstractmethod
     def activations(self) -> LayerActivations:
         """What one layer makes for each token."""

@@ -96,6 +96,10 @@ class MuddConfig(LlamaConfig, ConnectedConfig):
         added = self.weighing_products() + 3 * self.hidden_dim * self.mlp_growth
         return super().flops_per_token(length, vocab_size) + 6 * added
 
+    @property
+    def usual_mfu(self) -> float:
+        return super().usual_mfu * (self.usual_speed if self.dense_conn else 1)
+
     def activations(self) -> LayerActivations:
         made = super().activations()
         if not self.dense_conn:

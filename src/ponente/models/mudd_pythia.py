@@ -74,6 +74,10 @@ class MuddPythiaConfig(GptNeoxConfig, ConnectedConfig):
         added = self.weighing_products() + 2 * self.hidden_dim * self.mlp_growth
         return super().flops_per_token(length, vocab_size) + 6 * added
 
+    @property
+    def usual_mfu(self) -> float:
+        return super().usual_mfu * (self.usual_speed if self.dense_conn else 1)
+
     def activations(self) -> LayerActivations:
         made = super().activations()
         is_normed = self.is_single or (self.use_parallel_residual and self.mixes_residuals)

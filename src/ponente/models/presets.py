@@ -5,7 +5,7 @@ In: a raw configuration. Out: the same with the preset's keys in place of its na
 
 from typing import Any
 
-from ponente.config.problems import ConfigError, Problem, shown
+from ponente.config.problems import ConfigError, Problem, nearest, shown
 from ponente.config.tree import Tree
 
 _PATH = ("model", "preset")
@@ -39,11 +39,14 @@ def expand_preset(tree: Tree) -> None:
         return
     name, kind = tree.get(_PATH), tree.get(_TYPE)
     if name is not None and not (isinstance(name, str) and name in PRESETS):
+        close = nearest(name, PRESETS) if isinstance(name, str) else None
         raise ConfigError(
             Problem(
                 found=f"{tree.place(_PATH)} = {shown(name)}",
                 needed=f"one of {', '.join(PRESETS)}",
-                remedy="choose one, or give the sizes themselves",
+                remedy=f"write {close} if that is what you mean"
+                if close
+                else "choose one, or give the sizes themselves",
             )
         )
     keys = {} if name is None else PRESETS[name]

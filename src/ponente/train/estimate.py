@@ -26,7 +26,6 @@ from ponente.train.offload import is_on_host
 from ponente.train.setup import ModelSetup, set_up_model
 from ponente.train.topology import devices_of, has_compiler
 
-MFU = 0.5  # what is supposed where nothing is said
 _LOSS_LOGITS = 1 << 28  # of a chunk of the loss, in float32 and once more in 16 bits
 _RESERVED = 0.07  # of a device's memory: the runtime's
 
@@ -100,7 +99,9 @@ class Estimate:
                 yield f"cost                about ${cost:,.0f}, at ${hardware.price:.2f} an hour of each (--price)"
 
 
-def estimate_lines(config: TrainConfig, name: str, *, mfu: float = MFU, price: float | None = None) -> Iterator[str]:
+def estimate_lines(
+    config: TrainConfig, name: str, *, mfu: float | None = None, price: float | None = None
+) -> Iterator[str]:
     """The estimate for people, on hardware of that name; without one on these devices, for which a step is compiled."""
     if not name:
         prepare_devices(config.trainer)  # which says how much of their memory a run gets
@@ -131,8 +132,12 @@ def need_on(config: TrainConfig, hardware: Hardware) -> Need:
         return Need.of(lower_step(config, devices_of(hardware)).compile())
 
 
-def estimate(config: TrainConfig, hardware: Hardware, *, mfu: float = MFU) -> Estimate:
-    """What the run of a config takes; neither the hardware nor its data need be there."""
+def estimate(config: TrainConfig, hardware: Hardware, *, mfu: float | None = None) -> Estimate:
+    """What the run of a config takes; neither the hardware nor its data need be there.
+
+    Args:
+        mfu: the share of the peak that is reached; None: what is usual for the model.
+    """
     config.check()
     model = set_up_model(config, None if hardware.is_here else hardware.devices)
     config, trainer = model.config, model.config.trainer
@@ -157,7 +162,7 @@ def estimate(config: TrainConfig, hardware: Hardware, *, mfu: float = MFU) -> Es
         rows_at_once=rows,
         memory=memory[rows],
         hardware=hardware,
-        mfu=mfu,
+        mfu=config.model.usual_mfu if mfu is None else mfu,
     )
 
 

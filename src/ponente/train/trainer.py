@@ -36,7 +36,7 @@ class TrainerConfig(RunLength):
     load_checkpoint: bool | None = execution(None)  # None: if there is one
     load_checkpoint_path: str | None = execution(None)  # instead of the run's own
     initialize_from: str | None = None  # a checkpoint of another run, where this one has none yet
-    allow_partial_checkpoint: bool = False
+    allow_partial_checkpoint: bool = False  # takes what fits; the rest begins afresh, or is dropped
     log_dir: str = observation("logs/")
     tracker: TrackerConfig | list[TrackerConfig] | None = observation(default_factory=LocalTrackerConfig)
     watch: WatchConfig = observation(default_factory=WatchConfig)

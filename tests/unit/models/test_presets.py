@@ -66,6 +66,8 @@ def test_names_and_types_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(UserError) as error:
         model_of("--model.preset", "MUDDLlama3Medium")
     assert "MUDDLlama3Medium" in str(error.value) and ", ".join(PRESETS) in str(error.value)
+    with pytest.raises(UserError, match="Write MUDDLlama2Medium if that is what you mean"):
+        model_of("--model.preset", "muddllama2medium")
     with pytest.raises(UserError, match="needed one of MUDDLlama2Medium"):
         model_of("--model.preset", "[1]")
     with pytest.raises(UserError, match="needed type: mudd, to which this preset belongs"):

@@ -1,6 +1,7 @@
 """What a run would take: exact where it follows from shapes, and refused where no such hardware is known."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -8,6 +9,8 @@ import pytest
 
 from ponente.cli import main
 from ponente.config.errors import RefusedError
+from ponente.models.mudd import MuddConfig
+from ponente.models.mudd_pythia import MuddPythiaConfig
 from ponente.train.beginning import abstract_state_of
 from ponente.train.compiling import lower_step
 from ponente.train.config import TrainConfig, load_train_config
@@ -76,6 +79,17 @@ def test_the_estimate_is_told_in_words(tmp_path: Path) -> None:
     hours, cost = re.findall(r"([\d,.]+) hours of devices|about \$([\d,]+)", text)
     assert float(cost[1].replace(",", "")) == pytest.approx(2 * float(hours[0].replace(",", "")), abs=2)
     assert "does NOT fit" in "\n".join(estimate_lines(config(tmp_path, "70b"), "1xh200"))
+
+
+def test_connections_are_supposed_to_take_a_tenth_of_the_speed(tmp_path: Path) -> None:
+    plain = config(tmp_path, "tiny")
+    speeds = []
+    for model in (MuddConfig(dense_conn=False), MuddConfig(), MuddPythiaConfig()):
+        small = replace(model, max_seq_len=64, hidden_dim=64, intermediate_dim=128, num_layers=2, num_heads=2)
+        given = replace(plain, model=small)
+        assert estimate(given, hardware("h100"), mfu=0.3).mfu == 0.3
+        speeds.append(estimate(given, hardware("h100")).mfu)
+    assert speeds == pytest.approx([0.5, 0.45, 0.45])
 
 
 def test_on_these_devices_the_step_is_compiled(tmp_path: Path) -> None:
