@@ -45,6 +45,12 @@ def test_flags_that_configs_do_not_know_are_refused(tmp_path: Path) -> None:
     assert "num_train_steps" in ended.stderr and "Traceback" not in ended.stderr
 
 
+def test_who_gives_no_text_is_told_what_needs_none(tmp_path: Path) -> None:
+    ended = planned(tmp_path)
+    assert ended.returncode == 2
+    assert "--data.train_urls" in ended.stderr and "Or add --small" in ended.stderr
+
+
 def test_tokens_are_made_with_the_keys_of_the_config(tmp_path: Path) -> None:
     plain = steps(tmp_path, "--data.train_urls", "/text", "--data.format.type", "chat")
     chat = steps(tmp_path, "--data.train_urls", "/text", "--data.format.type", "chat", "--data.chat_template", "hello")
