@@ -21,6 +21,7 @@ PAPER = {"baseline": 11.68, "static": 11.44, "dynamic": 11.09, "multiway": 10.83
 TRAIN, VALIDATION = "train/loss", "eval/loss"
 CONFIDENCE = 0.95
 MANY = 100  # seeds, more than which nobody runs
+STAGES = 5  # of a run, at which a difference is told
 ABOUT = {
     "baseline": "no connections (`dense_conn: false`)",
     "static": "one mixture for all ways, its weights the same for each token (`dynamic_dense_type: l`, "
@@ -158,6 +159,7 @@ def page(runs: list[Run], pictures: list[str]) -> str:
         f"Student's over the seeds, each for itself at {CONFIDENCE:.0%}.",
         difference_table(found),
         conclusion(losses, found),
+        *(by_tokens(runs, one) for one in found if one.verdict.startswith("includes")),
         "\n".join(f"![{alt}]({name})" for alt, name in zip(("validation losses", "gains"), pictures, strict=True)),
         "Curves are means over the same seeds as those of the table.",
         "## What it does not say",
@@ -274,6 +276,19 @@ def conclusion(losses: Losses, found: list[Difference]) -> str:
     told.append(f"Of the {len(steps)} steps of that order, {len(sure)} are gains whose interval excludes 0.")
     told += [one.why_not_told_apart for one in steps if one.verdict.startswith("includes")]
     return " ".join(told)
+
+
+def by_tokens(runs: list[Run], step: Difference) -> str:
+    """How a difference that is not told apart came about: at evaluations from the first to the last."""
+    losses = {(run.variant, run.seed): run.losses[VALIDATION] for run in runs}
+    pairs = [(losses[step.of, seed], losses[step.than, seed]) for seed in step.by_seed]
+    count = len(pairs[0][0])
+    told = []
+    for place in sorted({count * part // (STAGES - 1) if part < STAGES - 1 else count - 1 for part in range(STAGES)}):
+        each = [one[place][1] - other[place][1] for one, other in pairs]
+        told.append(f"{sum(each) / len(each):+.3f} ({', '.join(f'{gain:+.3f}' for gain in each)})")
+        told[-1] += f" after {pairs[0][0][place][0] / 1e6:.1f} million tokens"
+    return f"{step.of} less {step.than} on the way, the mean and each seed: {'; '.join(told)}."
 
 
 def how(runs: list[Run]) -> str:

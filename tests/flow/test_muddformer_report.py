@@ -55,8 +55,25 @@ def test_a_gain_that_is_not_told_apart_says_how_many_seeds_would_do(report: Any)
     losses = {"baseline": [5.0, 7.0, 9.0], "static": [4.0, 5.0, 6.0]}  # t / sqrt(4) is 1.59 < 2, of 3 seeds 2.48
     page = report.page(runs(report, losses), ["losses.svg", "gains.svg"])
     assert "excludes 0. static less baseline is below 0 in 3 of 3 seeds; 4 seeds like these would do." in page
+    assert "less baseline on the way, the mean and each seed: -2.000 (-1.000, -2.000, -3.000) after 0.1 mill" in page
     evenly = report.page(runs(report, {**losses, "static": [6.0, 7.0, 8.0]}), ["losses.svg", "gains.svg"])
     assert "static less baseline is below 0 in 1 of 3 seeds; 100 seeds like these would not do." in evenly
+
+
+def test_a_difference_is_told_from_the_first_evaluation_to_the_last(report: Any) -> None:
+    made = runs(report, {"baseline": [5.0, 5.0], "static": [4.0, 6.0]})
+    for run in made:
+        end = run.losses["eval/loss"][0][1]
+        run.losses["eval/loss"] = [(1e6 * place, 5 + place / 8 * (end - 5)) for place in range(9)]
+    (step,) = report.comparisons(report.final_losses(made))
+    told = report.by_tokens(made, step)
+    assert told.startswith(
+        "static less baseline on the way, the mean and each seed: +0.000 (+0.000, +0.000) after 0.0 m"
+    )
+    assert told.endswith(
+        "; +0.000 (-0.750, +0.750) after 6.0 million tokens; +0.000 (-1.000, +1.000) after 8.0 million tokens."
+    )
+    assert told.count("million tokens") == 5
 
 
 @pytest.mark.parametrize(
