@@ -186,6 +186,7 @@ class _Life:
             widest=setup.widest("training"),
         ) as loader:
             state, done = loop.run(state, loader, first)
+        show.close()  # what follows is said behind the last step
         if done < setup.steps:
             self._save(checkpointer, tracker, state, done)
             checkpointer.finish()

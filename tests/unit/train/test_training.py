@@ -617,6 +617,21 @@ def test_a_run_that_is_asked_to_stop_before_its_first_step_says_that_it_goes_on(
     assert site.train().steps == 4
 
 
+def test_the_last_step_of_a_run_that_is_stopped_is_told_before_that_it_goes_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def interrupted(done: int, *_: object, **__: object) -> None:
+        if done == 5:  # more than are told one by one
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("ponente.train.run.report_progress", interrupted)
+    with caplog.at_level(logging.INFO), pytest.raises(Preempted):
+        site.train("--trainer.num_train_steps", "19")
+    told = [one for one in caplog.messages if one.startswith(("step ", "stopped after")) and ": training" not in one]
+    assert told[-1].startswith("stopped after")
+    assert told[-2].startswith(f"step {told[-1].split()[2]}/19")
+
+
 def test_a_run_that_stands_still_is_ended_by_its_watchdog(site: Site) -> None:
     flags = ("--trainer.progress_watchdog.startup_timeout", "0.01s", "--trainer.log_dir", str(site.folder / "logs"))
     command = [sys.executable, "-m", "ponente", "train", "--config_path", str(site.config), *flags]
