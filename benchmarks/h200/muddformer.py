@@ -25,12 +25,13 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 sys.path.insert(0, str(SOURCE))  # on a lent machine nothing is installed
 
 CACHED = Path.home() / ".cache" / "ponente-data"
-VARIANTS: dict[str, dict[str, object]] = {  # in the order in which gains should grow
+LADDER: dict[str, dict[str, object]] = {  # in the order in which gains should grow
     "baseline": {"dense_conn": False},
     "static": {"dynamic_dense_type": "l", "mudd_dynamic": False},
     "dynamic": {"dynamic_dense_type": "l"},
     "multiway": {"dynamic_dense_type": "qkvm"},
 }
+VARIANTS = LADDER | {"normed": {"dynamic_dense_type": "qkvm", "mudd_prenorm": True, "mudd_postnorm": True}}
 VOCABULARY = 50_432
 
 
@@ -249,7 +250,7 @@ def read_flags() -> argparse.Namespace:
     parser.add_argument("--text", type=Path, default=CACHED / "mudd")
     parser.add_argument("--tokenizer", type=Path, default=CACHED / "tokenizers" / "gpt-neox-20b")
     parser.add_argument("--scratch", type=Path, default=Path("/tmp/ponente-muddformer"), help="caches are kept there")
-    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(LADDER))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--runs", nargs="+", type=_run_name, metavar="VARIANT:SEED", help="instead of the two above")
     parser.add_argument("--at-once", type=int, default=4, help="runs that share the GPU")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from muddformer import VARIANTS, VOCABULARY, Run, read_runs
+from muddformer import LADDER, VARIANTS, VOCABULARY, Run, read_runs
 
 PAPER = {"baseline": 11.68, "static": 11.44, "dynamic": 11.09, "multiway": 10.83}  # perplexities after 7B tokens, 405M
 TRAIN, VALIDATION = "train/loss", "eval/loss"
@@ -28,6 +28,7 @@ ABOUT = {
     "`mudd_dynamic: false`)",
     "dynamic": "one mixture for all ways, its weights made of each token's state (`dynamic_dense_type: l`)",
     "multiway": "mixtures for queries, keys, values and residual, dynamic (`dynamic_dense_type: qkvm`)",
+    "normed": "as that, with norms around mixtures (`mudd_prenorm: true`, `mudd_postnorm: true`)",
 }
 Losses = dict[str, dict[int, float]]  # by variant and seed
 
@@ -88,10 +89,16 @@ def difference(losses: Losses, of: str, than: str) -> Difference:
 
 
 def comparisons(losses: Losses) -> list[Difference]:
-    """Each variant with the baseline, then each with the one before it, the first pair once."""
+    """Each variant with the baseline, then each with the one it adds a part to, the first pair once."""
     first, *others = losses
-    pairs = [(one, first) for one in others] + [(one, before) for before, one in pairwise(losses) if before != first]
+    steps = [*steps_of(losses), *((one, "multiway") for one in others if one not in LADDER and "multiway" in losses)]
+    pairs = [(one, first) for one in others] + [(one, before) for one, before in steps if before != first]
     return [difference(losses, of, than) for of, than in pairs]
+
+
+def steps_of(losses: Losses) -> list[tuple[str, str]]:
+    """Each variant in whose order gains should grow, with the one before it."""
+    return [(one, before) for before, one in pairwise(one for one in losses if one in LADDER)]
 
 
 def main() -> None:
@@ -192,8 +199,9 @@ def limits(runs: list[Run]) -> str:
         f"{tokens / parameters:.1f} tokens for each parameter are early training: the gains are of how fast a model "
         f"learns, and say little of models that have seen all they can use. {when(runs)} The learning rate and the "
         "deviation of first weights are the same in all variants, chosen for none of them. Seeds change the data's "
-        "order and the first weights; the text is one. Models of fewer than 20 layers have no norms around mixtures; "
-        "larger ones do."
+        "order and the first weights; the text is one. Models of 20 layers and more have norms around mixtures unless "
+        "told otherwise; of these runs "
+        f"{'only those named normed have' if any(run.variant == 'normed' for run in runs) else 'none has'} them."
     )
 
 
@@ -203,8 +211,8 @@ def when(runs: list[Run]) -> str:
     base = curves.pop("baseline")
     (early, _), (late, _) = base[0], base[-1]
     gaps = [
-        f"{name} {points[0][1] - base[0][1]:+.3f} and {points[-1][1] - base[-1][1]:+.3f} "
-        f"({math.log(PAPER[name] / PAPER['baseline']):+.3f})"
+        f"{name} {points[0][1] - base[0][1]:+.3f} and {points[-1][1] - base[-1][1]:+.3f}"
+        + (f" ({math.log(PAPER[name] / PAPER['baseline']):+.3f})" if name in PAPER else "")
         for name, points in curves.items()
     ]
     return (
@@ -269,9 +277,10 @@ def conclusion(losses: Losses, found: list[Difference]) -> str:
     told = [f"Better than the baseline beyond the interval: {', '.join(better) or 'none'}."]
     if others:
         told.append(f"Not so: {', '.join(others)}.")
-    falls = all(after < before for before, after in pairwise(shared_means(losses).values()))
-    told.append(f"Mean losses {'fall' if falls else 'do not fall'} in the order {', '.join(losses)}.")
-    steps = [one for one in found if list(losses).index(one.of) - list(losses).index(one.than) == 1]
+    means, order = shared_means(losses), [one for one in losses if one in LADDER]
+    falls = all(means[after] < means[before] for before, after in pairwise(order))
+    told.append(f"Mean losses {'fall' if falls else 'do not fall'} in the order {', '.join(order)}.")
+    steps = [one for one in found if (one.of, one.than) in steps_of(losses)]
     sure = [one for one in steps if one.verdict.endswith("better")]
     told.append(f"Of the {len(steps)} steps of that order, {len(sure)} are gains whose interval excludes 0.")
     told += [one.why_not_told_apart for one in steps if one.verdict.startswith("includes")]

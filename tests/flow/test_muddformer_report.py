@@ -91,6 +91,16 @@ def test_each_variant_is_compared_with_the_baseline_and_the_one_before(report: A
     assert pairs == [("static", "baseline"), ("dynamic", "baseline"), ("dynamic", "static")]
 
 
+def test_norms_around_mixtures_are_compared_and_are_no_step_of_the_order(report: Any) -> None:
+    made = runs(report, {**FALLING, "multiway": [4.6, 4.8, 4.7], "normed": [4.9, 5.0, 5.0]})
+    pairs = [(one.of, one.than) for one in report.comparisons(report.final_losses(made))]
+    assert pairs[-3:] == [("dynamic", "static"), ("multiway", "dynamic"), ("normed", "multiway")]
+    page = report.page(made, ["losses.svg", "gains.svg"])
+    assert "Mean losses fall in the order baseline, static, dynamic, multiway. Of the 3 steps" in page
+    assert "normed -0.133 and -0.133. The" in page  # the paper has no number beside it
+    assert "only those named normed have them" in page
+
+
 def test_the_page_tells_an_order_that_holds_and_one_that_does_not(report: Any) -> None:
     page = report.page(runs(report, FALLING), ["losses.svg", "gains.svg"])
     assert "beyond the interval: static, dynamic. Mean losses fall in the order" in page
