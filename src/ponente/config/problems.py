@@ -14,6 +14,7 @@ from ponente.config.errors import UserError
 
 _LONGEST_LIST = 12  # known keys are listed whole up to this many
 _LONGEST_VALUE = 80
+_SHORTEST_BEGINNING = 4  # of a name, by which another is known
 _PARTS = re.compile(r"found (.+?); needed (.+)\. ([A-Z].+)\.", re.DOTALL)
 
 
@@ -62,8 +63,15 @@ def shown(value: Any) -> str:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` was probably meant to be."""
     by_form = {one.lower().replace("-", "_"): one for one in known}
-    close = difflib.get_close_matches(name.lower().replace("-", "_"), by_form, n=1)
+    form = name.lower().replace("-", "_")
+    close = difflib.get_close_matches(form, by_form, n=1) or [one for one in by_form if _begins(form, one)]
     return by_form[close[0]] if close else None
+
+
+def _begins(one: str, other: str) -> bool:
+    """Whether one name is the beginning of the other, as `mudd` is of `muddformer`."""
+    short, long = sorted((one, other), key=len)
+    return len(short) >= _SHORTEST_BEGINNING and long.startswith(short)
 
 
 def one_of(known: Iterable[str]) -> str:

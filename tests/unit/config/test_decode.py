@@ -365,6 +365,7 @@ def test_keys_of_another_choice_are_unknown_and_the_type_is_named() -> None:
 def test_an_unknown_type_names_the_nearest_registered_one() -> None:
     text = error_of({"shape": {"type": "circel", "radius": 5}})
     assert "found shape.type (c.yaml:3) = 'circel'; needed one of circle, none, square. Write circle" in text
+    assert "Write circle if" in error_of({"shape": {"type": "circle_of_many_points"}})  # which it begins
     assert "registers it in plugins" in error_of({"shape": {"type": "qqq"}})
     assert "= null" in error_of({"shape": {"type": None}})
     assert "needed one of" in error_of({"shape": {"type": ["circle"]}})
