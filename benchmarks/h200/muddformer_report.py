@@ -167,10 +167,11 @@ def page(runs: list[Run], pictures: list[str]) -> str:
         difference_table(found),
         conclusion(losses, found),
         *(by_tokens(runs, one) for one in found if one.verdict.startswith("includes")),
-        "\n".join(f"![{alt}]({name})" for alt, name in zip(("validation losses", "gains"), pictures, strict=True)),
-        "Curves are means over the same seeds as those of the table.",
         "## What it does not say",
         limits(runs),
+        "## Curves",
+        "\n".join(f"![{alt}]({name})" for alt, name in zip(("validation losses", "gains"), pictures, strict=True)),
+        "Means over the same seeds as those of the table.",
         "## How it was run",
         how(runs),
     ]
