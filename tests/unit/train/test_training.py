@@ -813,6 +813,12 @@ def test_commands_that_lack_what_they_need_say_so(site: Site) -> None:
         export_checkpoint(str(site.config), ["--output_dir", "x"])
 
 
+def test_a_checkpoint_to_evaluate_that_is_not_there_is_told_by_its_key(site: Site) -> None:
+    for config in (None, str(site.config)):
+        with pytest.raises(RefusedError, match=r"^found no checkpoint at checkpoint_path: nowhere/step-3; needed one"):
+            evaluate_saved(config, ["--checkpoint_path", "nowhere/step-3"])
+
+
 def test_weights_are_float32_where_parameters_are(site: Site) -> None:
     site.train("--trainer.mp", "bfloat16")
     assert {str(array.dtype) for array in site.weights().values()} == {"bfloat16"}
