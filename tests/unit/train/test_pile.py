@@ -1,6 +1,5 @@
 """The Pile as TFRecords, and the two configs that train on it: order, rows, and what one command leaves behind."""
 
-import importlib.util
 import struct
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ponente.experiment.training import train_lm
 from ponente.store.checkpoint import whole_checkpoints
@@ -83,11 +83,9 @@ def test_a_batch_has_the_records_of_its_step_and_predicts_their_last_id(
 def test_one_command_leaves_checkpoints_metrics_and_a_board_in_its_folder_and_is_done_once(
     pile: tuple[Path, list[list[int]]], tmp_path: Path
 ) -> None:
-    has_board = importlib.util.find_spec("tensorboard") is not None
     small = [
         *("--model.hidden_dim", "16", "--model.intermediate_dim", "32", "--model.num_layers", "1"),
         *("--model.num_heads", "2", "--model.num_kv_heads", "2", "--model.dynamic_dense_hidden_expand", "none"),
-        *([] if has_board else ["--trainer.tracker", "{type: local}"]),
     ]
     config = load_train_config(str(MUDD), [*flags(pile[0], tmp_path), *small]).config
     assert [train_lm(config).loss is None for _ in range(2)] == [False, True]  # the second time nothing is left to do
@@ -95,10 +93,7 @@ def test_one_command_leaves_checkpoints_metrics_and_a_board_in_its_folder_and_is
     assert list(whole_checkpoints(str(run / "checkpoints" / "mudd_medium"))) == [3]
     rows = read_metrics(str(run / "mudd_medium"))
     assert [row.step for row in rows if row.metrics.keys() >= TOLD] == [0, 1, 2]
-    if has_board:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-        board = EventAccumulator(str(run / "tensorboard" / "mudd_medium"))
-        board.Reload()
-        assert set(board.Tags()["scalars"]) >= TOLD
-        assert [event.step for event in board.Scalars("train/loss")] == [0, 1, 2]
+    board = EventAccumulator(str(run / "tensorboard" / "mudd_medium"))
+    board.Reload()
+    assert set(board.Tags()["scalars"]) >= TOLD
+    assert [event.step for event in board.Scalars("train/loss")] == [0, 1, 2]

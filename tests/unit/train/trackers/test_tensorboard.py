@@ -1,4 +1,4 @@
-"""TensorBoard's event files, read back by TensorBoard itself where it is installed."""
+"""TensorBoard's event files, read back by TensorBoard itself."""
 
 import math
 import sys
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ponente.config.errors import RefusedError
 from ponente.train.trackers import (
@@ -20,8 +21,7 @@ from ponente.train.trackers import (
 
 
 def read_back(folder: Path) -> Any:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    found = accumulator.EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0})
+    found = EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0})
     found.Reload()
     return found
 
@@ -32,7 +32,6 @@ def board(run: RunInfo) -> Path:
 
 
 def test_scalars_and_histograms_are_read_back(run: RunInfo) -> None:
-    pytest.importorskip("tensorboard")
     tracker = TensorboardConfig().begin(run)
     histogram = Histogram(edges=(-1.0, 0.0, 2.0), counts=(3.0, 1.0), sum=-0.5, sum_squares=2.25)
     tracker.log({"train/loss": 2.5, "grad/histogram": histogram}, 7)
@@ -48,7 +47,6 @@ def test_scalars_and_histograms_are_read_back(run: RunInfo) -> None:
 
 
 def test_each_step_stands_once_after_a_resume(run: RunInfo) -> None:
-    pytest.importorskip("tensorboard")
     for first_step, value in ((0, 1.0), (6, 2.0)):
         tracker = TensorboardConfig().begin(replace(run, first_step=first_step))
         for step in range(first_step, first_step + 10):
@@ -60,7 +58,6 @@ def test_each_step_stands_once_after_a_resume(run: RunInfo) -> None:
 
 
 def test_runs_share_a_logdir_each_in_a_folder_of_its_own(run: RunInfo, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
     tracker = TensorboardConfig(logdir=str(tmp_path / "boards")).begin(run)
     tracker.log({"train/loss": 2.5}, 1)
     tracker.finish()
