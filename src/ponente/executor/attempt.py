@@ -228,6 +228,7 @@ class _Attempt:
             type=type(error).__name__,
             message=self._redactor.text(str(error)),
             traceback=self._redactor.text("".join(lines)),
+            is_users=isinstance(error, UserError),
         )
 
     def _note(self, kind: str, data: Mapping[str, Any]) -> None:

@@ -39,6 +39,7 @@ class ErrorNote(msgspec.Struct, frozen=True):
     type: str
     message: str
     traceback: str = ""
+    is_users: bool = False  # its message says all that a user needs (a `UserError`'s)
 
 
 class Claim(msgspec.Struct, frozen=True, tag="claim"):

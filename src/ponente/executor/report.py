@@ -92,11 +92,11 @@ def _failure_text(step: StepRun, outcome: RunOutcome) -> str:
     held = [other.name for other in outcome.of(Fate.HELD) if _root(other) is step]
     lines = [f"FAILED {step.name}"]
     if step.error is not None:
-        body = step.error.traceback.rstrip()
+        body = "" if step.error.is_users else step.error.traceback.rstrip()
         message = f"{step.error.type}: {step.error.message}"
         lines += ["    " + line for line in body.splitlines()]
         if message.partition("\n")[0] not in body:
-            lines.append(f"    {message}")
+            lines += ["    " + line for line in message.splitlines()]
     lines.append(f"    records: {step.planned.folder.path}")
     if step.log_path is not None and volume_of(step.log_path).exists(step.log_path):
         lines.append(f"    log: {step.log_path}")

@@ -21,6 +21,7 @@ _LATER = (
     *("mpt", "mistral", "mixtral", "qwen", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3", "olmo2"),
     *("olmo3", "apertus", "modernbert", "snowball", "whisper", "gpt2_hyena"),
 )
+_NOT_COMPUTED = ("max_position_embeddings", "initializer_range")  # with given weights, but for rows too long
 
 logger = logging.getLogger(__name__)
 
@@ -76,3 +77,15 @@ def lm_config_from_hf(config: Mapping[str, Any]) -> LmConfig:
             f"found a config.json of model_type {kind} without {error}; needed all sizes of the model. Take the "
             "config.json that belongs to the weights."
         ) from error
+
+
+def hf_differences(found: Mapping[str, Any], model: LmConfig) -> list[str]:
+    """What a model would compute otherwise than the one of a config.json, in its words; the same weights are supposed.
+
+    Both are told as we would write them, so that a default and the value it stands for are equal.
+    """
+    then, now = lm_config_from_hf(found).to_hf(vocab_size=1), model.to_hf(vocab_size=1)
+    if then["model_type"] != now["model_type"]:
+        return [f"model_type: {then['model_type']} → {now['model_type']}"]
+    names = [name for name in {**then, **now} if name not in _NOT_COMPUTED and then.get(name) != now.get(name)]
+    return [f"{name}: {then.get(name)} → {now.get(name)}" for name in names]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponente.config.errors import RefusedError, UserError
+from ponente.models.families import hf_differences
 from ponente.models.hf_folder import HfModelFolder
 from ponente.models.huggingface import HfTensor, HfWeight, hf_tensors, import_weights
 from ponente.models.lm import LmConfig
@@ -47,7 +48,7 @@ def load_hf_weights(
     tensors = hf_tensors(parameters, table)
     stored_name = _stored_names(folder, tensors)
     head = stored_name(table[_HEAD].name) if _is_tied(parameters, table) else None
-    _check_names(folder, {stored_name(tensor.name) for tensor in tensors}, head)
+    _check_names(folder, config, {stored_name(tensor.name) for tensor in tensors}, head)
     by_name = {tensor.name: tensor for tensor in tensors}
     for tensor in tensors:
         _check_shape(folder, stored_name(tensor.name), tensor, extra_rows)
@@ -73,19 +74,35 @@ def _is_tied(parameters: Any, table: Mapping[str, HfWeight]) -> bool:
     return getattr(parameters, _HEAD, None) is None and {_HEAD, _EMBEDDINGS} <= table.keys()
 
 
-def _check_names(folder: HfModelFolder, needed: set[str], tied_head: str | None) -> None:
+def _check_names(folder: HfModelFolder, config: LmConfig, needed: set[str], tied_head: str | None) -> None:
     found = set(folder.names)
     if missing := sorted(needed - found):
+        whose, remedy = _whose(
+            folder, config, "Fetch the model again, or take the config.json that belongs to the weights"
+        )
         raise UserError(
-            f"found {folder.place} without {_some(missing)}; needed all {len(needed)} tensors that its config.json "
-            "asks for. Fetch the model again, or take the config.json that belongs to the weights."
+            f"found {folder.place} without {_some(missing)}; needed all {len(needed)} tensors of {whose}. {remedy}."
         )
     if unknown := sorted(name for name in found - needed - {tied_head} if not _BUFFERS.search(name)):
+        whose, remedy = _whose(folder, config, "Take the config.json that belongs to the weights, or another model")
         raise RefusedError(
-            f"found {folder.place} with {_some(unknown)}, which the model of its config.json does not have; needed no "
-            "others than it has, for its logits would be wrong without them. Take the config.json that belongs to the "
-            "weights, or another model."
+            f"found {folder.place} with {_some(unknown)}; needed no others than those of {whose}, for its logits would "
+            f"be wrong without them. {remedy}."
         )
+
+
+def _whose(folder: HfModelFolder, config: LmConfig, remedy: str) -> tuple[str, str]:
+    """Which model asks for tensors that are not those of the folder, and what to do then.
+
+    Args:
+        remedy: where it is the folder's own.
+    """
+    if others := hf_differences(folder.config, config):
+        return (
+            f"the model that is asked for, which is not the one of its config.json ({_some(others)})",
+            "Take that with use_hf_model_config: true, or change model",
+        )
+    return "the model of its config.json", remedy
 
 
 def _some(names: list[str]) -> str:

@@ -11,11 +11,13 @@ from typing import Any
 import jax
 import optax
 
-from ponente.config.errors import RefusedError
+from ponente.config.errors import RefusedError, UserError
+from ponente.models.families import hf_differences
 from ponente.models.hf_import import load_hf_weights
 from ponente.models.saved import checkpoint_in
 from ponente.models.vocabulary import padded
 from ponente.store.checkpoint import CheckpointMetadata, load, read_metadata, whole_checkpoints
+from ponente.train.changes import other_model
 from ponente.train.config import TrainConfig
 from ponente.train.mesh import placed, state_shardings
 from ponente.train.offload import made_on_host, on_host
@@ -81,15 +83,34 @@ def checkpoint_at(place: str, key: str) -> str:
     return path
 
 
-def check_sources(config: TrainConfig) -> None:
-    """Refuses checkpoints to begin from that are not there."""
+def source_of(config: TrainConfig) -> str | None:
+    """The checkpoint that a new run begins from, if from one; an error where it is not there."""
     for key, place in {
         "trainer.initialize_from": config.trainer.initialize_from,
         "initialize_from_checkpoint_path": config.initialize_from_checkpoint_path,
         "initialize_model_from_checkpoint_path": config.initialize_model_from_checkpoint_path,
     }.items():
         if place is not None:
-            checkpoint_at(place, key)
+            return checkpoint_at(place, key)
+    return None
+
+
+def tell_other_model(setup: Setup) -> None:
+    """Says what a new run would compute with the weights that it begins with, and those who made them did not."""
+    place = source_of(setup.config)
+    if place is not None:
+        stored = read_metadata(place).about.get("config", {}).get("model")
+        changes = [] if stored is None else other_model(setup.model, stored)
+    elif setup.hf is not None:
+        place = setup.hf.place
+        try:
+            changes = hf_differences(setup.hf.config, setup.model)
+        except UserError as error:  # a model that is not known here may still have the same weights as one that is
+            changes = [f"nobody knows whether it computes the same, for {error}"]
+    else:
+        return
+    for change in changes:
+        logger.warning("the weights of %s were made for another model: %s", place, change)
 
 
 def begin(setup: Setup, resumption: Resumption | None) -> TrainState:
@@ -99,15 +120,11 @@ def begin(setup: Setup, resumption: Resumption | None) -> TrainState:
     if resumption is not None:
         logger.info("going on at step %s, from %s", f"{resumption.step:,}", resumption.path)
         return _loaded(setup, resumption.path, is_partial=is_partial)
-    if trainer.initialize_from is not None:
-        path = checkpoint_at(trainer.initialize_from, "trainer.initialize_from")
-        return _loaded(setup, path, is_partial=is_partial)
-    if config.initialize_from_checkpoint_path is not None:
-        path = checkpoint_at(config.initialize_from_checkpoint_path, "initialize_from_checkpoint_path")
-        return _loaded(setup, path, is_partial=is_partial).restarted()
-    if config.initialize_model_from_checkpoint_path is not None:
-        path = checkpoint_at(config.initialize_model_from_checkpoint_path, "initialize_model_from_checkpoint_path")
-        return _with_weights(setup, _weights(setup, path, is_partial=is_partial))
+    if (path := source_of(config)) is not None:
+        if config.initialize_model_from_checkpoint_path is not None:
+            return _with_weights(setup, _weights(setup, path, is_partial=is_partial))
+        state = _loaded(setup, path, is_partial=is_partial)
+        return state if trainer.initialize_from is not None else state.restarted()
     if setup.hf is not None:
         dtype = trainer.precision.parameters
         return _with_weights(

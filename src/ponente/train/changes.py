@@ -1,10 +1,17 @@
-"""What differs between the config that a run was started with and the one that it goes on with."""
+"""What differs between the config that a run was started with, or that of weights it begins with, and its own."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from ponente.config.fields import Kind, field_specs
 from ponente.config.snapshot import plain_value
+from ponente.models.lm import LmConfig
+
+_NOT_COMPUTED = (
+    "max_seq_len",
+    "initializer_range",
+    "reference_checkpoint",
+)  # with given weights, but for rows too long
 
 
 def changed_fields(config: Any, stored: Mapping[str, Any], redacted: Mapping[str, Any]) -> list[str]:
@@ -14,10 +21,21 @@ def changed_fields(config: Any, stored: Mapping[str, Any], redacted: Mapping[str
         stored: the config then, as plain values without secrets.
         redacted: the config now, in the same form.
     """
-    return list(_changed("", config, stored, redacted))
+    return _changed("", config, stored, redacted)
+
+
+def other_model(config: LmConfig, stored: Mapping[str, Any]) -> list[str]:
+    """The same of a model alone, whose weights this one begins with: only what is computed with them counts."""
+    return [
+        change
+        for change in _changed("model.", config, stored, plain_value(config))
+        if change.partition(":")[0].removeprefix("model.") not in _NOT_COMPUTED
+    ]
 
 
 def _changed(prefix: str, config: Any, stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    if stored.get("type") != now.get("type"):
+        return [f"{prefix}type: {stored.get('type')} → {now.get('type')}"]  # their fields say nothing of each other
     found: list[str] = []
     kind: type = type(config)
     for spec in field_specs(kind):
@@ -27,8 +45,6 @@ def _changed(prefix: str, config: Any, stored: Mapping[str, Any], now: Mapping[s
         then, today = stored.get(spec.name, plain_value(spec.default)), now.get(spec.name)
         if hasattr(value, "__dataclass_fields__") and isinstance(then, Mapping) and isinstance(today, Mapping):
             found += _changed(f"{path}.", value, then, today)
-            if then.get("type") != today.get("type"):
-                found.append(f"{path}.type: {then.get('type')} → {today.get('type')}")
         elif then != today:
             found.append(f"{path}: {then} → {today}")
     return found

@@ -111,6 +111,11 @@ class TrainConfig:
             )
 
     def _check_beginning(self) -> None:
+        if self.initialize_from_hf is True and self.hf_source is None:
+            raise RefusedError(
+                "found initialize_from_hf: true for a family without a usual model; needed one to take weights from. "
+                "Set initialize_from_hf to a folder or hub name."
+            )
         given = {
             "initialize_from_hf": self.hf_source,
             "initialize_from_checkpoint_path": self.initialize_from_checkpoint_path,

@@ -27,7 +27,7 @@ from ponente.store.checkpoint import read_metadata
 from ponente.store.paths import absolute, join
 from ponente.store.redaction import Redactor
 from ponente.train.agreement import Agreement
-from ponente.train.beginning import Resumption, abstract_state, begin, check_sources, find_resumption
+from ponente.train.beginning import Resumption, abstract_state, begin, find_resumption, source_of, tell_other_model
 from ponente.train.changes import changed_fields
 from ponente.train.checkpointer import Checkpointer
 from ponente.train.compiling import step_of
@@ -90,7 +90,7 @@ def train(config: TrainConfig, *, make_evaluate: MakeEvaluate | None = None) -> 
         logger.info("run %s on %s", run_id, describe_devices(config.trainer.mesh.layout(jax.devices())))
         resumption = _resumption(config.trainer, run_id, gang)
         if resumption is None:
-            check_sources(config)
+            source_of(config)  # refused if it must be, before anything is built
         recorded = None if resumption is None else resumption.metadata.about.get("orders")
         setup = set_up(config, recorded, gang)
         return _Life(setup, run_id, resumption, stack).train(make_evaluate)
@@ -210,7 +210,10 @@ class _Life:
 
     def _compare_config(self) -> None:
         """Says what differs from the config that the run was started with; another optimizer is refused."""
-        stored = {} if self._resumption is None else self._resumption.metadata.about.get("config", {})
+        if self._resumption is None:
+            tell_other_model(self._setup)
+            return
+        stored = self._resumption.metadata.about.get("config", {})
         before, now = (str(one.get("optimizer", {}).get("type")) for one in (stored, self._config))
         if stored and before != now and not self._setup.config.trainer.allow_partial_checkpoint:
             raise RefusedError(

@@ -169,6 +169,17 @@ def test_an_error_that_speaks_to_the_user_is_not_tried_again(run: Runner, tmp_pa
     assert trace.read_text() == "told\n"
 
 
+def test_an_error_that_speaks_to_the_user_is_told_alone_and_has_its_traceback_in_the_records(
+    run: Runner, tmp_path: Path
+) -> None:
+    step = ExecutorStep(name="plain", fn=telling.complain, config={"trace": str(tmp_path / "trace")})
+    outcome = run(step)
+    text = outcome_text(outcome, "")
+    assert "    UserError: found no wind; needed one. Wait.\n" in text and "Traceback" not in text
+    [failed] = outcome.of(Fate.FAILED)
+    assert failed.error is not None and "in complain\n" in failed.error.traceback
+
+
 def test_siblings_of_a_failed_step_go_on_and_the_cause_is_told_whole(run: Runner) -> None:
     bad, good = winds(levante=-1), winds(levante=4)
     outcome = run(bad[2], good[2])

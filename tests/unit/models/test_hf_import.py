@@ -83,10 +83,22 @@ def test_missing_and_unknown_tensors_are_named_before_any_is_read(tmp_path: Path
     ):
         load(write_model(tmp_path / "lacking", LLAMA, lacking))
     more = whole | {"model.layers.0.self_attn.q_proj.bias": np.ones(32, np.float32)}
-    with pytest.raises(RefusedError, match=r"with model\.layers\.0\.self_attn\.q_proj\.bias, which the model of its"):
+    with pytest.raises(
+        RefusedError, match=r"with model\.layers\.0\.self_attn\.q_proj\.bias; .* of the model of its conf"
+    ):
         load(write_model(tmp_path / "more", LLAMA, more))
-    with pytest.raises(RefusedError, match=r"model\.layers\.3\.input_layernorm\.weight.* and 1 more, which"):
+    with pytest.raises(RefusedError, match=r"model\.layers\.3\.input_layernorm\.weight.* and 1 more; needed"):
         load(write_model(tmp_path / "deeper", LLAMA, tensors_of({**LLAMA, "num_hidden_layers": 4})))
+
+
+def test_a_model_that_is_not_that_of_the_folder_is_told_from_a_folder_that_is_not_whole(tmp_path: Path) -> None:
+    llama = open_hf_model(str(write_model(tmp_path / "llama", LLAMA, tensors_of(LLAMA))))
+    other = r"of the model that is asked for, which is not the one of its config\.json \({}.*use_hf_model_config: true"
+    with pytest.raises(UserError, match=r"without .*\." + ".*" + other.format("model_type: llama → gpt_neox")):
+        load_hf_weights(llama, lm_config_from_hf(GPT_NEOX), VOCABULARY)
+    deeper = {**LLAMA, "num_hidden_layers": LLAMA["num_hidden_layers"] + 1}
+    with pytest.raises(UserError, match=r"without .*" + other.format("num_hidden_layers: 3 → 4")):
+        load_hf_weights(llama, lm_config_from_hf(deeper), VOCABULARY)
 
 
 def test_a_shape_of_another_config_is_named(tmp_path: Path) -> None:

@@ -489,6 +489,38 @@ def test_a_part_of_a_checkpoint_is_enough_where_that_is_allowed(site: Site) -> N
     assert site.losses("lax")
 
 
+@pytest.mark.parametrize("of", ["checkpoint", "Hugging Face"])
+def test_weights_that_compute_something_else_here_are_told(
+    site: Site, of: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    exported = site.train("--hf_save_path", str(site.folder / "hf"), run="source").exported
+    begin = {
+        "checkpoint": ("--initialize_model_from_checkpoint_path", str(site.folder / "checkpoints" / "source")),
+        "Hugging Face": ("--initialize_from_hf", str(exported)),
+    }[of]
+    alike = ("--model.max_seq_len", "8", "--model.initializer_range", "0.5", "--model.attn_backend", "xla")
+    site.train(*begin, *alike, run="alike")
+    assert "for another model" not in caplog.text
+    site.train(*begin, "--model.layer_norm_epsilon", "0.01", run="other")
+    told = {"checkpoint": "model.layer_norm_epsilon", "Hugging Face": "rms_norm_eps"}[of]
+    assert f"were made for another model: {told}: 1e-05 → 0.01" in caplog.text
+
+
+def test_weights_of_another_family_are_told_before_what_they_lack(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.train(run="source")
+    place = str(site.folder / "checkpoints" / "source")
+    mudd = "{type: mudd, max_seq_len: 16, hidden_dim: 16, intermediate_dim: 32, num_layers: 1, num_heads: 2}"
+    with pytest.raises(CheckpointError) as caught:
+        site.train("--initialize_model_from_checkpoint_path", place, "--model", mudd, run="other")
+    assert "for another model: model.type: llama → mudd" in caplog.text
+    assert "optimizer." not in str(caught.value), "only weights were asked for"
+
+
+def test_a_family_without_a_usual_model_begins_with_one_that_is_named(site: Site) -> None:
+    with pytest.raises(RefusedError, match="found initialize_from_hf: true for a family without a usual model"):
+        site.load("--model", "{type: mudd, num_layers: 2}", "--initialize_from_hf", "true").check()
+
+
 def test_a_run_does_not_go_on_with_a_model_that_has_no_place_for_its_weights(site: Site) -> None:
     mudd = (
         "--model",

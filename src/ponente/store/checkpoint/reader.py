@@ -74,8 +74,8 @@ def _check(
     """The targets that the checkpoint lacks, and what has no place in them; an error about all that does not fit."""
     there = metadata.arrays
     missing = [name for name in targets if name not in there]
-    unasked = [name for name in there if name not in targets]
-    placeless = [name for name in unasked if every is not None and name.startswith(every)]
+    unasked = [name for name in there if name not in targets and name.startswith(every or "")]
+    placeless = [] if every is None else unasked
     other = [
         f"{name} ({there[name]} there, {_wanted(target)} wanted)"
         for name, target in targets.items()
@@ -94,7 +94,8 @@ def _check(
     fresh = "" if other else ", or trainer.allow_partial_checkpoint: true to take what fits and leave the rest"
     raise CheckpointError(
         f"found {path} {', and '.join(found)}; needed every array as this configuration makes it. "
-        f"Use the configuration that wrote the checkpoint, another trainer.id to begin anew{fresh}."
+        f"Use the configuration that wrote the checkpoint{fresh}. To begin anew where this run has written it, give "
+        "another trainer.id."
     )
 
 

@@ -26,17 +26,22 @@ class EventFileTracker:
     def __init__(self, folder: str, first_step: int) -> None:
         self._writer: Any = event_file_writer.EventFileWriter(folder, flush_secs=_FLUSH_SECONDS)
         self._last_step = first_step
+        self._told: dict[str, int] = {}  # the last step of each metric
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._writer.add_event(event_pb2.Event(wall_time=time.time(), step=first_step, session_log=start))
 
     def log(self, metrics: Metrics, step: int) -> None:
         self._last_step = max(step, self._last_step)
+        self._told |= dict.fromkeys(metrics, step)
         values = [_value(name, metric) for name, metric in metrics.items()]
         summary = summary_pb2.Summary(value=values)
         self._writer.add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary))
 
     def log_summary(self, metrics: Metrics) -> None:
-        self.log(metrics, self._last_step)
+        """What stands at the last step already, such as its evaluation, is not told twice."""
+        self.log(
+            {name: one for name, one in metrics.items() if self._told.get(name) != self._last_step}, self._last_step
+        )
 
     def flush(self) -> None:
         self._writer.flush()

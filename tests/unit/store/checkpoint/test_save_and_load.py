@@ -230,7 +230,7 @@ def test_a_partial_checkpoint_gives_what_it_has_and_names_the_rest(
         load(path, wanted)
     assert list(load(path, wanted, allow_missing=True)) == ["a"]
     assert "fresh" in caplog.text
-    with pytest.raises(CheckpointError, match=r"another shape.*another trainer.id to begin anew\.$"):
+    with pytest.raises(CheckpointError, match=r"another shape.*To begin anew .* another trainer\.id\.$"):
         load(path, {"b": like(jnp.ones(5))}, allow_missing=True)
 
 
@@ -240,7 +240,7 @@ def test_what_has_no_place_in_what_is_to_be_whole_is_refused_or_dropped_with_a_w
     path = save(tmp_path, {"model.a": jnp.ones(3), "model.b": jnp.ones(4), "optimizer.c": jnp.ones(2)})
     wanted = {"model.a": like(jnp.ones(3))}
     assert list(load(path, wanted)) == list(load(path, wanted, every="optimizer.d")) == ["model.a"]
-    told = r"found \S+ with model\.b, for which there is no place; .* another trainer\.id .*allow_partial_checkpoint"
+    told = r"found \S+ with model\.b, for which there is no place; .*allow_partial_checkpoint"
     with pytest.raises(CheckpointError, match=told):
         load(path, wanted, every="model.")
     assert not caplog.records

@@ -36,7 +36,7 @@ def test_scalars_and_histograms_are_read_back(run: RunInfo) -> None:
     histogram = Histogram(edges=(-1.0, 0.0, 2.0), counts=(3.0, 1.0), sum=-0.5, sum_squares=2.25)
     tracker.log({"train/loss": 2.5, "grad/histogram": histogram}, 7)
     tracker.log({"train/loss": math.nan}, 8)
-    tracker.log_summary({"parameter_count": 128})
+    tracker.log_summary({"parameter_count": 128, "train/loss": math.nan})  # the last of which stands there already
     tracker.finish()
     found = read_back(board(run))
     assert [(event.step, repr(event.value)) for event in found.Scalars("train/loss")] == [(7, "2.5"), (8, "nan")]
