@@ -4,12 +4,12 @@ Run:   python experiments/muddformer_pair.py --small                      # anyw
        python experiments/muddformer_pair.py --data.train_urls FOLDER --data.validation_urls FILES --dry_run
        python experiments/muddformer_pair.py --data.train_urls FOLDER --data.validation_urls FILES
 Cost:  --small: about two minutes on 2 cores.   The whole: 7 billion tokens for each of two models of 410M parameters.
-Expected: the MUDDFormer's losses below the baseline's: --small, about 5.0 and 5.3 on validation text, with 3% more
-       parameters; on the Pile, with 0.6% more, the paper's perplexities of 10.8 and 11.7.
+Expected: the MUDDFormer's losses below the baseline's: --small as it is, about 5.0 and 5.3 on validation text, with 3%
+       more parameters; on the Pile, with 0.6% more, the paper's perplexities of 10.8 and 11.7.
 
 The runs are those of config/mudd_medium.yaml and config/llama_medium.yaml. Any key of a training config is a flag here,
-for both (`--trainer.num_train_steps 500`, `--data.format.type text`), but for the tracker, which is the local one; the
-other flags are the executor's.
+for both (`--trainer.num_train_steps 500`, `--data.format.type text`), but for the tracker, which is the local one, and
+with --small the text and its tokenizer; the other flags are the executor's.
 """
 
 import argparse
@@ -44,6 +44,10 @@ SMALL = (
 )
 
 
+TRACKER = ("--trainer.tracker",)
+TEXT = ("--data.train_urls", "--data.validation_urls", "--data.tokenizer", "--data.configs", "--data.components")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     """What the command line says: of the size, of the training configs, and to the executor."""
@@ -67,9 +71,20 @@ class Flags:
         own, executor = parser.parse_known_args(others)
         return cls(is_small=own.small, keys=tuple(keys), executor=tuple(executor))
 
+    def check(self) -> None:
+        """Refuses keys that would count for nothing."""
+        self._refuse(TRACKER, "the curves are drawn from what the local tracker keeps. Leave it out")
+        if self.is_small:
+            self._refuse(TEXT, "--small trains on the quickstart's text. Leave out the one or the other")
+
+    def _refuse(self, taken: tuple[str, ...], why: str) -> None:
+        if given := [key.partition("=")[0] for key in self.keys if key.startswith(taken)]:
+            raise UserError(f"found {', '.join(given)}; needed none, for {why}.")
+
 
 def pair(flags: Flags) -> ExecutorStep:
     """The step that draws both runs; they and the tokens are what it needs."""
+    flags.check()
     given = (*SMALL, *flags.keys) if flags.is_small else flags.keys
     resources: Resources = CpuOnly(num_cpus=2) if flags.is_small else GpuConfig(gpu_count=1)
     configs = {name: load_train_config(str(CONFIGS / f"{file}.yaml"), given).config for name, file in RUNS.items()}

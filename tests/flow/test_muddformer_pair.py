@@ -45,6 +45,20 @@ def test_flags_that_configs_do_not_know_are_refused(tmp_path: Path) -> None:
     assert "num_train_steps" in ended.stderr and "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        (["--small", "--data.train_urls", "/text"], "--data.train_urls"),
+        (["--small", "--data.tokenizer=gpt2"], "--data.tokenizer"),
+        (["--data.train_urls", "/text", "--trainer.tracker", "{type: noop}"], "--trainer.tracker"),
+    ],
+)
+def test_flags_that_would_count_for_nothing_are_refused(tmp_path: Path, flags: list[str], found: str) -> None:
+    ended = planned(tmp_path, *flags)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"ponente: found {found}; needed none, for ")
+
+
 def test_who_gives_no_text_is_told_what_needs_none(tmp_path: Path) -> None:
     ended = planned(tmp_path)
     assert ended.returncode == 2

@@ -41,7 +41,9 @@ class EvalConfig(TrainConfig):
                 f"found {len(given)} of --checkpoint_path and --hf_checkpoint; needed one, the model that is "
                 "evaluated. Give the folder of a checkpoint, or a Hugging Face folder or hub name."
             )
-        return given[0] if self.checkpoint_path is None else checkpoint_at(given[0], "checkpoint_path")
+        if self.checkpoint_path is None:
+            return given[0]
+        return checkpoint_at(given[0], "checkpoint_path", "or give a Hugging Face folder as --hf_checkpoint")
 
 
 def evaluate_saved(config_path: str | None, flags: Sequence[str]) -> dict[str, float]:

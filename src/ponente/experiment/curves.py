@@ -106,7 +106,7 @@ def draw_losses(config: CurvesConfig) -> Summary:
         losses = losses_of(join(place, RUN))
         for metric, points in losses.items():
             rows.writerows([name, metric, f"{tokens:.0f}", f"{loss:.6f}"] for tokens, loss in points)
-            shown = f"{name}, {'training' if metric == TRAIN else 'validation'}"
+            shown = f"{name}, {'training' if metric == TRAIN else 'validation (dashed)'}"
             colour = COLOURS[number % len(COLOURS)]
             curves.append(Curve(name=shown, points=points, colour=colour, is_dotted=metric == VALIDATION))
         if losses.get(VALIDATION):

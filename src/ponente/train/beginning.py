@@ -66,11 +66,12 @@ def find_resumption(trainer: TrainerConfig, run_id: str) -> Resumption | None:
     return None
 
 
-def checkpoint_at(place: str, key: str) -> str:
+def checkpoint_at(place: str, key: str, instead: str = "") -> str:
     """A checkpoint, or the newest one in a folder of them.
 
     Args:
         key: where the place was written, for the error.
+        instead: what else may be given, for the error too.
     """
     path = checkpoint_in(place)
     if path is None:
@@ -78,7 +79,7 @@ def checkpoint_at(place: str, key: str) -> str:
         there = ", ".join(f"step-{step}" for step in whole_checkpoints(folder))
         raise RefusedError(
             f"found no checkpoint at {key}: {place}; needed one, or a folder of several"
-            f"{f' ({folder} has {there})' if there else ''}. Check the path."
+            f"{f' ({folder} has {there})' if there else ''}. Check the path{f', {instead}' if instead else ''}."
         )
     return path
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from ponente.models.parameters import LAYERS, count, is_parameter
 from ponente.models.stack import kept_numbers
 from ponente.ops.platform import compiling_for
+from ponente.tokens.passthrough import PASSTHROUGH
 from ponente.train.beginning import abstract_state_of
 from ponente.train.compiling import lower_step
 from ponente.train.config import TrainConfig
@@ -105,6 +106,7 @@ def estimate_lines(
     """The estimate for people, on hardware of that name; without one on these devices, for which a step is compiled."""
     if not name:
         prepare_devices(config.trainer)  # which says how much of their memory a run gets
+    config = _without_tokenizer(config)
     machine = hardware(name) if name else hardware_here()
     found = estimate(config, machine if price is None else replace(machine, price=price), mfu=mfu)
     yield from found.lines()
@@ -138,6 +140,7 @@ def estimate(config: TrainConfig, hardware: Hardware, *, mfu: float | None = Non
     Args:
         mfu: the share of the peak that is reached; None: what is usual for the model.
     """
+    config = _without_tokenizer(config)
     config.check()
     model = set_up_model(config, None if hardware.is_here else hardware.devices)
     config, trainer = model.config, model.config.trainer
@@ -164,6 +167,12 @@ def estimate(config: TrainConfig, hardware: Hardware, *, mfu: float | None = Non
         hardware=hardware,
         mfu=config.model.usual_mfu if mfu is None else mfu,
     )
+
+
+def _without_tokenizer(config: TrainConfig) -> TrainConfig:
+    """The config that needs no tokenizer, where it says by itself how many ids the model knows."""
+    is_said = config.data.vocab_size is not None
+    return replace(config, data=replace(config.data, tokenizer=PASSTHROUGH)) if is_said else config
 
 
 def _room(hardware: Hardware) -> float:

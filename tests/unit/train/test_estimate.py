@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from ponente.cli import main
-from ponente.config.errors import RefusedError
+from ponente.config.errors import RefusedError, UserError
 from ponente.models.mudd import MuddConfig
 from ponente.models.mudd_pythia import MuddPythiaConfig
 from ponente.train.beginning import abstract_state_of
@@ -34,6 +34,15 @@ model: {{type: llama, max_seq_len: {64 if name == "tiny" else 4096}, {SIZES[name
 trainer: {{train_batch_size: {rows}, num_train_steps: 1000, mp: "p=f32,c=bfloat16"}}
 """)
     return load_train_config(str(file), list(flags)).config
+
+
+def test_neither_data_nor_a_tokenizer_need_be_there_where_the_number_of_ids_is_said(tmp_path: Path) -> None:
+    given = config(tmp_path, "7b")
+    elsewhere = replace(given, data=replace(given.data, tokenizer=str(tmp_path / "nowhere")))
+    assert estimate(elsewhere, hardware("8xh100")) == estimate(given, hardware("8xh100"))
+    unsaid = replace(elsewhere, data=replace(elsewhere.data, vocab_size=None))
+    with pytest.raises(UserError, match="nowhere"):
+        estimate(unsaid, hardware("8xh100"))
 
 
 @pytest.mark.parametrize("name", ["7b", "70b"])
