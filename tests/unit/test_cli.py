@@ -207,6 +207,7 @@ def refused(ended: "subprocess.CompletedProcess[str]", *parts: str) -> None:
         ("plan WINDS --rates nowhere.yaml", ["found no rate card at", "give a YAML file"]),
         ("plan WINDS --max_concurrent 0", ["found '0', needed a number of at least 1"]),
         ("plan WINDS --prefx p", ["found --prefx p; did you mean --prefix?"]),
+        ("run WINDS --small", ["found --small; see --help; flags of ", "winds.py's own are for python "]),
         ("status", ["found no run under", "run an experiment first, or give its --prefix"]),
         ("status 2026 --prefix DONE", ["found no run '2026'; it has 20"]),
         (

@@ -24,7 +24,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = with_underscores(sys.argv[1:] if argv is None else argv)
     options, unknown = build_parser().parse_known_args(arguments)
     if unknown and not options.takes_overrides:
-        options.parser.error(unknown_flag(options.parser, unknown))
+        script = getattr(options, "script", None)
+        own = f"; flags of {script}'s own are for python {script}" if script else ""
+        options.parser.error(unknown_flag(options.parser, unknown) + own)
     options.overrides = unknown
     try:
         code = options.command(options, arguments)
