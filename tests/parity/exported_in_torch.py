@@ -1,4 +1,6 @@
-"""What is asserted, in PyTorch, of folders that are exported with code of their own; make_model_goldens.py calls it.
+"""What is asserted, in PyTorch, of folders that are exported with code of their own.
+
+test_models.py calls it, and make_model_goldens.py before it writes.
 
 In: a variant of model_variants.py. Out: nothing, or an assertion that fails. Needs torch and transformers.
 """

@@ -177,6 +177,15 @@ def test_inner_widths_are_those_of_the_release() -> None:
     assert widths(dynamic_dense_hidden_expand=(2,) * 23 + (1,), dynamic_dense_hidden_round=False)[-2:] == [2 * 96, 25]
 
 
+@families
+def test_networks_begin_with_variance_of_one_over_the_width_and_norms_behind_mixtures_small(config: Any) -> None:
+    connection = made(replace(config, **NORMS, hidden_dim=64, dynamic_dense_hidden_expand=(1, 8))).connections[1]
+    assert connection.w_in_DI.std() * 64**0.5 == pytest.approx(1, abs=0.05)
+    assert not np.any(connection.w_out_ICM) and not np.any(connection.static_CM)
+    np.testing.assert_array_equal(connection.norm_after_D, np.float32(1e-3))
+    np.testing.assert_array_equal(connection.norm_state_D, np.float32(1))
+
+
 def test_norms_are_there_from_twenty_layers_on_unless_told() -> None:
     for layers, keys, expected in ((19, {}, False), (20, {}, True), (20, dict.fromkeys(NORMS, False), False)):
         model = replace(MUDD, num_layers=layers, **keys).parameters(VOCABULARY)
@@ -199,7 +208,6 @@ def test_what_is_kept_for_the_backward_pass_grows_with_depth_and_not_with_its_sq
     assert third - second == 2 * (second - first) > 0
 
 
-@pytest.mark.soak
 def test_what_a_compiled_program_needs_grows_with_depth_and_not_with_its_square() -> None:
     def needed(layers: int) -> int:
         deep = replace(MUDD, **NORMS, num_layers=layers, dynamic_dense_type="l").parameters(VOCABULARY)
@@ -208,7 +216,7 @@ def test_what_a_compiled_program_needs_grows_with_depth_and_not_with_its_square(
         return found
 
     first, second, third = needed(12), needed(24), needed(48)
-    assert 0 < third - second < 2.2 * (second - first)
+    assert 0 < third - second < 2.4 * (second - first)  # 2 but for networks, which weigh more states; a square: 2.7
 
 
 @pytest.mark.parametrize("ways", ["qkvm", pytest.param("qkv", marks=pytest.mark.soak)])

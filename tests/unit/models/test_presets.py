@@ -1,6 +1,7 @@
 """Models by name: what a preset's name stands for, what wins over it, and names that are refused."""
 
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,25 @@ def test_presets_are_the_sizes_of_the_papers_models(name: str, kind: str, parame
     assert model.get_choice_name(type(model)) == kind
     assert count(model.parameters(VOCABULARY)) == parameters
     assert model == model_of("--model.preset", name)  # the type is the preset's
+
+
+@pytest.mark.parametrize(
+    ("name", "heads", "grows", "norms"),
+    [
+        ("MUDDLlama2Medium", 16, True, True),
+        ("Llama2Medium", 16, False, False),
+        ("MUDDPythia1.4B", 16, False, True),
+        ("MUDDPythia2.8B", 32, False, True),
+        ("MUDDFormer2.8B", 32, True, True),
+    ],
+)
+def test_presets_have_what_the_number_of_parameters_does_not_tell(
+    name: str, heads: int, grows: bool, norms: bool
+) -> None:
+    model: Any = model_of("--model.preset", name)
+    assert (model.max_seq_len, model.initializer_range, model.num_heads) == (2048, 0.006, heads)
+    connected = model.dense_conn and model.has_prenorm, model.dense_conn and model.has_postnorm
+    assert (model.dynamic_mlp_dim, *connected) == (grows, norms, norms)
 
 
 def test_the_baseline_of_the_pair_differs_by_its_connections_alone() -> None:

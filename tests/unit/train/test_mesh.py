@@ -137,8 +137,9 @@ def test_a_step_of_gpt_neox_is_that_of_one_device() -> None:
     assert_equal_steps(step_on(GPT_NEOX, (1, 4, 2)), step_on_one(GPT_NEOX))
 
 
-def test_a_step_with_connections_over_depth_is_that_of_one_device() -> None:
-    assert_equal_steps(step_on(MUDD, (1, 4, 2)), step_on_one(MUDD))
+@pytest.mark.parametrize("model", [MUDD, MUDD_PYTHIA], ids=["mudd", "mudd_pythia"])
+def test_a_step_with_connections_over_depth_is_that_of_one_device(model: LmConfig) -> None:
+    assert_equal_steps(step_on(model, (1, 4, 2)), step_on_one(model))
 
 
 @pytest.mark.soak

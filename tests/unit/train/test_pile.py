@@ -16,6 +16,7 @@ from ponente.store.sources.tfrecord import masked_crc
 from ponente.train.config import load_train_config
 from ponente.train.data.caches import open_data
 from ponente.train.data.settings import load_settings
+from ponente.train.optimizers import AdamConfig
 
 CONFIGS = Path(__file__).parents[3] / "config"
 MUDD, LLAMA = CONFIGS / "mudd_medium.yaml", CONFIGS / "llama_medium.yaml"
@@ -65,6 +66,21 @@ def test_the_pair_differs_in_the_model_alone() -> None:
     assert [one["model"].pop("preset") for one in pair] == ["MUDDLlama2Medium", "Llama2Medium"]
     assert [one["trainer"].pop("id") for one in pair] == ["mudd_medium", "llama_medium"]
     assert pair[0] == pair[1]
+
+
+def test_the_pair_is_trained_as_the_paper_s_models_were() -> None:
+    config = load_train_config(str(MUDD), ["--data.train_urls", "pile"]).config
+    optimizer, trainer = config.optimizer, config.trainer
+    assert isinstance(optimizer, AdamConfig)
+    assert (optimizer.learning_rate, optimizer.lr_schedule, optimizer.warmup, optimizer.min_lr_ratio) == (
+        3e-4,
+        "cosine",
+        0.01,
+        0.1,
+    )
+    assert (optimizer.beta1, optimizer.beta2, optimizer.weight_decay, optimizer.max_grad_norm) == (0.9, 0.95, 0.1, 1)
+    assert (trainer.num_train_steps, trainer.train_batch_size, config.model.max_seq_len) == (13_500, 256, 2048)
+    assert (config.data.vocab_size, config.data.shuffle) == (50_432, False)
 
 
 def test_a_batch_has_the_records_of_its_step_and_predicts_their_last_id(
