@@ -1,5 +1,7 @@
-"""The experiment of two models, as a plan: what it would run, and what its flags change."""
+"""The experiment of two models: what it would run, what its flags change, and what it draws."""
 
+import csv
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -69,3 +71,27 @@ def test_tokens_are_made_with_the_keys_of_the_config(tmp_path: Path) -> None:
     plain = steps(tmp_path, "--data.train_urls", "/text", "--data.format.type", "chat")
     chat = steps(tmp_path, "--data.train_urls", "/text", "--data.format.type", "chat", "--data.chat_template", "hello")
     assert plain["tokenized/muddformer_pair"] != chat["tokenized/muddformer_pair"]
+
+
+def test_one_command_trains_both_and_draws_their_curves(tmp_path: Path) -> None:
+    rows = [{"input_ids": [(7 * row + place * place) % 32 for place in range(17)]} for row in range(16)]
+    for name in ("train", "held"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [
+        *(sys.executable, str(SCRIPT), "--prefix", str(tmp_path / "runs"), "--launcher", "driver"),
+        *("--data.train_urls", str(tmp_path / "train.jsonl"), "--data.validation_urls", str(tmp_path / "held.jsonl")),
+        *("--data.tokenizer", "passthrough", "--data.vocab_size", "32", "--model.max_seq_len", "16"),
+        *("--model.hidden_dim", "16", "--model.intermediate_dim", "128", "--model.num_layers", "2"),
+        *("--model.num_heads", "2", "--model.num_kv_heads", "2", "--model.dynamic_dense_hidden_expand", "none"),
+        *("--trainer.num_train_steps", "3", "--trainer.train_batch_size", "4", "--trainer.steps_per_eval", "2"),
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (folder,) = {Path(line.strip()).parent for line in ended.stdout.splitlines() if line.strip().endswith(".svg")}
+    with (folder / "losses.csv").open(newline="") as table:
+        points = [(row["run"], row["metric"], int(row["tokens"])) for row in csv.DictReader(table)]
+    both = [(run, metric) for run in ("MUDDFormer", "Transformer++") for metric in ("train/loss", "eval/loss")]
+    expected = {"train/loss": [0, 64, 128], "eval/loss": [128, 192]}
+    assert points == [(run, metric, tokens) for run, metric in both for tokens in expected[metric]]
+    picture = (folder / "losses.svg").read_text()
+    assert picture.count("<polyline") == 4 and all(f"{run}, validation (dashed): " in picture for run, _ in both)
