@@ -5,9 +5,10 @@ them next takes those: their gradient is then made by adding to what later layer
 instead of one for each pair of a layer and a state. B batch, S sequence, D width.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from ponente.ops.gpu import has_triton
+
+logger = logging.getLogger(__name__)
 
 Arrays = tuple[Array, ...]
 Norms = tuple[Array | None, ...]  # weights [D] of each stream
@@ -122,7 +125,15 @@ def has_kernel_for(state: Array) -> bool:
         return False
     from ponente.ops.mixing_kernel import has_kernel
 
-    return has_kernel(state)
+    if has_kernel(state):
+        return True
+    _tell_plain(state.shape)
+    return False
+
+
+@cache
+def _tell_plain(shape: tuple[int, ...]) -> None:
+    logger.warning("mixtures of states %s: XLA's, which are slower; ours are for narrower states or fewer rows", shape)
 
 
 def mix(mixture: Mixture, ways: Ways, epsilon: float, debts: tuple[Debt, ...] = (), turn: Turn = ALONE) -> Mixed:

@@ -367,5 +367,13 @@ def test_a_model_s_gradients_are_the_same_whoever_makes_those_of_its_mixtures(
         np.testing.assert_allclose(one, other, rtol=0, atol=2e-5 * np.abs(other).max())
 
 
-def test_rows_that_are_too_wide_are_not_for_the_kernel_of_mixtures() -> None:
-    assert not has_mixing_kernel(jnp.zeros((2, 4097)))
+def test_states_that_the_kernel_does_not_take_are_mixed_otherwise_and_that_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ponente.ops.mixing.has_triton", lambda: True)
+    wide = jnp.ones((1, 2, 4097))
+    mixture = Mixture(jnp.full((1, 2, 1, 2), 0.5), (wide, wide), None, None)
+    for _ in range(2):
+        (stream,) = mix(mixture, (Way(),), 1e-6).streams
+        np.testing.assert_array_equal(stream, wide)
+    assert caplog.text.count("mixtures of states (1, 2, 4097): XLA's, which are slower") == 1
