@@ -9,7 +9,7 @@ Expected: the MUDDFormer's losses below the baseline's: --small as it is, about 
 
 The runs are those of config/mudd_medium.yaml and config/llama_medium.yaml. Any key of a training config is a flag here,
 for both (`--trainer.num_train_steps 500`, `--data.format.type text`), but for the tracker, which is the local one, and
-with --small the text and its tokenizer; the other flags are the executor's.
+with --small what decides on tokens; the other flags are the executor's.
 """
 
 import argparse
@@ -42,10 +42,14 @@ SMALL = (
     *("--trainer.num_train_steps", "120", "--trainer.train_batch_size", "16", "--trainer.steps_per_eval", "30"),
     *("--trainer.mp", "f32", "--trainer.watch.interval", "0"),
 )
-
-
 TRACKER = ("--trainer.tracker",)
-TEXT = ("--data.train_urls", "--data.validation_urls", "--data.tokenizer", "--data.configs", "--data.components")
+TEXT = tuple(  # what decides on tokens; they are the quickstart's where the run is small
+    f"--data.{key}"
+    for key in (
+        *("train_urls", "validation_urls", "id", "name", "source", "stream", "configs", "components", "format"),
+        *("text_key", "tokenizer", "enforce_eos", "chat_template", "cache_dir", "cache_options", "max_bad_records"),
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +82,8 @@ class Flags:
             self._refuse(TEXT, "--small trains on the quickstart's text. Leave out the one or the other")
 
     def _refuse(self, taken: tuple[str, ...], why: str) -> None:
-        if given := [key.partition("=")[0] for key in self.keys if key.startswith(taken)]:
+        names = [key.partition("=")[0] for key in self.keys]
+        if given := [name for name in names if any(name == one or name.startswith(f"{one}.") for one in taken)]:
             raise UserError(f"found {', '.join(given)}; needed none, for {why}.")
 
 

@@ -52,6 +52,8 @@ def test_flags_that_configs_do_not_know_are_refused(tmp_path: Path) -> None:
     [
         (["--small", "--data.train_urls", "/text"], "--data.train_urls"),
         (["--small", "--data.tokenizer=gpt2"], "--data.tokenizer"),
+        (["--small", "--data.id", "wikitext"], "--data.id"),
+        (["--small", "--data.format.type", "chat"], "--data.format.type"),
         (["--data.train_urls", "/text", "--trainer.tracker", "{type: noop}"], "--trainer.tracker"),
     ],
 )
@@ -93,5 +95,6 @@ def test_one_command_trains_both_and_draws_their_curves(tmp_path: Path) -> None:
     both = [(run, metric) for run in ("MUDDFormer", "Transformer++") for metric in ("train/loss", "eval/loss")]
     expected = {"train/loss": [0, 64, 128], "eval/loss": [128, 192]}
     assert points == [(run, metric, tokens) for run, metric in both for tokens in expected[metric]]
+    assert not list(tmp_path.rglob("*tfevents*")), "TensorBoard need not be there"
     picture = (folder / "losses.svg").read_text()
     assert picture.count("<polyline") == 4 and all(f"{run}, validation (dashed): " in picture for run, _ in both)

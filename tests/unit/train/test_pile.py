@@ -72,12 +72,8 @@ def test_the_pair_is_trained_as_the_paper_s_models_were() -> None:
     config = load_train_config(str(MUDD), ["--data.train_urls", "pile"]).config
     optimizer, trainer = config.optimizer, config.trainer
     assert isinstance(optimizer, AdamConfig)
-    assert (optimizer.learning_rate, optimizer.lr_schedule, optimizer.warmup, optimizer.min_lr_ratio) == (
-        3e-4,
-        "cosine",
-        0.01,
-        0.1,
-    )
+    assert (optimizer.learning_rate, optimizer.min_lr_ratio) == (3e-4, 0.1)
+    assert (optimizer.lr_schedule, optimizer.warmup) == ("cosine", 0.01)
     assert (optimizer.beta1, optimizer.beta2, optimizer.weight_decay, optimizer.max_grad_norm) == (0.9, 0.95, 0.1, 1)
     assert (trainer.num_train_steps, trainer.train_batch_size, config.model.max_seq_len) == (13_500, 256, 2048)
     assert (config.data.vocab_size, config.data.shuffle) == (50_432, False)

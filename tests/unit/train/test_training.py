@@ -506,6 +506,17 @@ def test_weights_that_compute_something_else_here_are_told(
     assert f"were made for another model: {told}: 1e-05 → 0.01" in caplog.text
 
 
+def test_weights_of_a_model_that_is_not_known_may_still_fit_and_that_is_told(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = Path(site.train("--hf_save_path", str(site.folder / "hf"), run="source").exported or "")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "mistral"}))
+    site.train("--initialize_from_hf", str(folder), run="begun")
+    assert site.losses("begun")[0] < site.losses("source")[0] - 0.1
+    assert f"whether {folder} computes what this model does is not known: found a config.json" in caplog.text
+
+
 def test_weights_of_another_family_are_told_before_what_they_lack(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     site.train(run="source")
     place = str(site.folder / "checkpoints" / "source")
